@@ -20,7 +20,7 @@ VERSITYGW := v1.8.0
 GO := 1.26.6
 export VERSITYGW GO
 
-.PHONY: quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make dlm-sim      ten thousand seeds of the simulated cluster of lock managers'
 	@echo 'make cluster-sim  ten thousand seeds of whole nodes with played kernels (SEEDS), for an idle machine'
+	@echo 'make same-page    programs of two and three nodes write, append to, lock and map one file for ten minutes each (SECONDS) (root)'
 	@echo 'make cluster-load three nodes under load for five minutes (SECONDS), one of which is killed or stands still every 30 s (root)'
 	@echo 'make dlm-model    all orders of events in small clusters of lock managers'
 	@echo 'make etcd-rounds  a hundred deaths of processes that share a lock through etcd'
@@ -156,6 +157,9 @@ cluster-sim: prerequisites
 
 cluster-load: build $(TOOLS)/bin/fsx
 	SLUICE=$(CURDIR)/target/release/sluice TOOLS=$(TOOLS) sh tests/cluster-load $${SECONDS:-300}
+
+same-page: prerequisites
+	SLUICE_LOAD_SECONDS=$${SECONDS:-600} cargo test --locked --release -p sluice-cluster --test same_page -- --nocapture --test-threads 1
 
 etcd-rounds: prerequisites programs
 	SLUICE_ETCD_ROUNDS=100 cargo test --locked -p sluice-dlm --test etcd processes -- --nocapture

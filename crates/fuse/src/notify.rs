@@ -263,6 +263,7 @@ impl Connection {
             }
             Event::Attributes { ino } => inode(&mut bytes, *ino, -1, 0),
             Event::Data { ino, offset, len } => {
+                bytes.extend(self.growth(*ino, *offset, *len));
                 inode(&mut bytes, *ino, offset.cast_signed().max(0), len.cast_signed().max(0));
             }
             Event::Unwanted { .. } => {}

@@ -9,8 +9,9 @@ use sluice_vfs::{Options, Superblock};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// After this long something is taken to hang. Nothing is measured by it.
@@ -41,6 +42,24 @@ pub fn fresh_dir() -> PathBuf {
     let dir = std::env::temp_dir().join(format!("sluice-cluster-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("the temporary directory is writable");
     dir
+}
+
+/// Runs `mapper ARGUMENTS...` (see `mapper.c`), or says why not.
+pub fn mapper(arguments: &[&str]) -> Option<Child> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let compile = || {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mapper.c");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mapper-{}", std::process::id()));
+        let Ok(status) = Command::new("cc").args(["-O1", "-Wall", "-o"]).args([&program, &source]).status()
+        else {
+            eprintln!("SKIPPED: no C compiler (install gcc): no program maps a file");
+            return None;
+        };
+        assert!(status.success(), "mapper.c does not compile");
+        Some(program)
+    };
+    let program = PROGRAM.get_or_init(compile).as_ref()?;
+    Some(Command::new(program).args(arguments).stdout(Stdio::piped()).spawn().expect("it runs"))
 }
 
 /// A cluster and its nodes.

@@ -97,6 +97,8 @@ pub(crate) const RING_COMMIT_AND_FETCH: u32 = 2;
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 /// The meaning of a name changed.
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// Keep bytes of a file, which follow.
+pub(crate) const NOTIFY_STORE: i32 = 4;
 /// INVAL_ENTRY: the name stays, and is looked up again before it is believed (Linux 6.2, protocol 7.38).
 pub(crate) const EXPIRE_ONLY: u32 = 1 << 0;
 /// Forget inodes that are not in use (Linux 6.18).

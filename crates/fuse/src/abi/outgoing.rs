@@ -214,6 +214,16 @@ pub(crate) struct NotifyInvalInodeOut {
     pub(crate) len: i64,
 }
 
+/// Keep `size` bytes of a file from `offset` on; they follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub(crate) struct NotifyStoreOut {
+    pub(crate) nodeid: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    pub(crate) padding: u32,
+}
+
 /// Forget inodes that are not in use; their `count` numbers follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromZeros, IntoBytes, KnownLayout, Immutable)]

@@ -20,6 +20,7 @@ mod ahead;
 mod cover;
 mod delegation;
 mod given_up;
+mod growth;
 mod hold;
 mod holdings;
 mod questions;
@@ -393,8 +394,7 @@ impl Guest {
         // Until what the kernel gets by the answer is noted.
         let counted = connection.seat.get().filter(|_| hands_out(head.0)).map(|seat| seat.unsettled.count());
         let id = id_of(self.mount, message);
-        let (mut reply, mut found) = (Reply::new(), Reply::new());
-        let mut instead = None;
+        let (mut reply, mut found, mut instead) = (Reply::new(), Reply::new(), None);
         if let Some(id) = id
             && let Some(&named) = self.executed.get().and_then(|executed| executed.get(&id.number))
         {
@@ -405,9 +405,9 @@ impl Guest {
             }
         }
         let noted = id.map(|id| connection.superblock.serve_request(id));
-        let request = instead.as_deref().unwrap_or(message);
-        let head = if instead.is_some() { head_of(request) } else { head };
+        let (request, head) = instead.as_deref().map_or((&*message, head), |other| (other, head_of(other)));
         self.holds.begin(head, request);
+        connection.note_size(request);
         let served = connection.process(request, &mut reply);
         drop(noted);
         let kind = served.kind;

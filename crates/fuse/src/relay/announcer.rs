@@ -25,10 +25,10 @@
 //! waits for a CPU, not for a request.
 
 use super::Device;
-use super::caches::{self, Busy, inval_entry_dir};
+use super::caches::{self, inval_entry_dir};
 use super::ledger::Ledger;
-use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE};
-use crate::abi::{NotifyInvalInodeOut, OutHeader};
+use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_STORE};
+use crate::abi::{NotifyInvalInodeOut, NotifyStoreOut, OutHeader};
 use crate::lock_class::ANNOUNCER;
 use crate::reply::Reply;
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -48,17 +48,20 @@ const THREADS_MAX: usize = 64;
 /// the inode.
 const REPEATS: u32 = 5;
 const REPEAT_AFTER: Duration = Duration::from_millis(1);
+/// After so long a lock is taken to be held by a request that no thread has read, if none reads.
+const STUCK: Duration = Duration::from_secs(1);
 
 /// Called when an announcement counts as made.
 pub(super) type Done = Box<dyn FnOnce() + Send>;
+type IsHeld = Box<dyn Fn(&[u8], bool) -> bool + Send + Sync>;
 
 pub(super) struct Announcer {
     device: Arc<dyn Device>,
     ledger: Arc<Mutex<Ledger>>,
     state: Mutex<AnnouncerState>,
     changed: Condvar,
-    /// The pages that requests under way are about: these alone may be locked. *set once*
-    pub(super) busy: OnceLock<Box<dyn Fn() -> Busy + Send + Sync>>,
+    /// Whether notices wait for a request, as far as is known; or, if they are stuck, as may be. *set once*
+    pub(super) is_held: OnceLock<IsHeld>,
     /// Announcements that were cut short. *atomic: a statistic*
     pub(super) cut_short: AtomicU64,
 }
@@ -78,8 +81,8 @@ struct AnnouncerState {
     is_over: bool,
 }
 
-/// The number of an announcement that takes long, and its notices.
-type Late = (u64, Arc<[u8]>);
+/// The number of an announcement that takes long, its notices, and whether it is stuck.
+type Late = (u64, Arc<[u8]>, bool);
 
 /// What waits for the same lock of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,6 +91,8 @@ enum Lane {
     Names(u64),
     /// Of a node: from a byte on, so many.
     Contents(u64, i64, i64),
+    /// Of a node: what it gets because it has grown.
+    Growth(u64),
     /// Nothing else: the number of an announcement.
     Own(u64),
 }
@@ -109,6 +114,8 @@ struct LanePart {
 
 struct Undelivered {
     since: Instant,
+    /// When it was found that it waits for no request.
+    looked: Instant,
     /// How many parts the kernel has not taken in, and how many of these wait for a thread.
     left: usize,
     unbegun: usize,
@@ -139,17 +146,19 @@ impl AnnouncerState {
         let number = self.next;
         self.next += 1;
         let mut parts: Vec<(Lane, &[u8])> = Vec::new();
+        let growth = growth(&notifications);
         if is_whole {
             parts.push((Lane::Own(number), &notifications));
         } else if let Some(dir) = split(&notifications).find_map(inval_entry_dir) {
             parts.push((Lane::Names(dir), &notifications));
         } else {
-            for message in split(&notifications) {
+            for message in split(&notifications).filter(|message| stored(message).is_none()) {
                 let lane = inval_inode(message)
                     .map_or(Lane::Own(number), |arg| Lane::Contents(arg.ino, arg.off, arg.len));
                 parts.push((lane, message));
             }
         }
+        parts.extend(growth.as_ref().map(|(nodeid, messages)| (Lane::Growth(*nodeid), &messages[..])));
         let (left, mut unbegun) = (parts.len(), 0);
         for (lane, messages) in parts {
             let queue = self.lanes.entry(lane).or_default();
@@ -160,8 +169,16 @@ impl AnnouncerState {
             queue.waiting.get_or_insert_default().merge(messages, number);
         }
         let (since, notifications) = (Instant::now(), notifications.into());
-        let undelivered =
-            Undelivered { since, left, unbegun, notifications, done, is_whole, is_early: false };
+        let undelivered = Undelivered {
+            since,
+            looked: since,
+            left,
+            unbegun,
+            notifications,
+            done,
+            is_whole,
+            is_early: false,
+        };
         self.pending.insert(number, undelivered);
     }
 
@@ -214,7 +231,7 @@ impl Undelivered {
     /// When it is to be looked at: when it is late. Of contents that are late and that no thread has begun, the thread that begins them says
     /// so.
     fn due(&self, now: Instant, may_have_thread: bool) -> Option<Instant> {
-        let due = self.since + PATIENCE;
+        let due = self.looked + PATIENCE;
         let is_awaited =
             self.done.is_some() && !self.is_whole && (due > now || self.can_be_cut_short(may_have_thread));
         is_awaited.then_some(due)
@@ -233,7 +250,7 @@ impl Announcer {
             ledger,
             state,
             changed: Condvar::new(),
-            busy: OnceLock::new(),
+            is_held: OnceLock::new(),
             cut_short: AtomicU64::new(0),
         })
     }
@@ -411,15 +428,9 @@ impl Announcer {
     /// Parts the `late` announcements into those that may wait for a request under way, and the others: no request holds a lock on
     /// their pages.
     fn partition_held(&self, late: Vec<Late>) -> (Vec<Late>, Vec<Late>) {
-        let Some(busy) = self.busy.get().filter(|_| late.iter().any(|(_, notices)| !has_name(notices)))
-        else {
-            return (late, Vec::new());
-        };
-        let busy = busy();
-        late.into_iter().partition(|(_, notices)| {
-            has_name(notices)
-                || split(notices).filter_map(inval_inode).any(|arg| caches::is_about(&busy, &arg))
-        })
+        let is_held =
+            |notices: &[u8], is_stuck| self.is_held.get().is_none_or(|is_held| is_held(notices, is_stuck));
+        late.into_iter().partition(|(_, notices, is_stuck)| has_name(notices) || is_held(notices, *is_stuck))
     }
 
     /// Cuts short what takes too long.
@@ -447,21 +458,24 @@ impl Announcer {
                     && pending.due(now, may_have_thread).is_some_and(|due| due <= now)
             };
             let late = state.pending.iter_mut().filter(|(_, pending)| is_late(pending));
-            let late: Vec<_> =
-                late.map(|(number, pending)| (*number, pending.notifications.clone())).collect();
+            let late: Vec<_> = late
+                .map(|(number, pending)| {
+                    (*number, pending.notifications.clone(), pending.since + STUCK <= now)
+                })
+                .collect();
             drop(state);
             let (late, held_up) = self.partition_held(late);
             state = self.state.lock();
             let late: Vec<_> = late
                 .into_iter()
-                .filter_map(|(number, notifications)| {
+                .filter_map(|(number, notifications, _)| {
                     Some((notifications, state.pending.get_mut(&number)?.done.take()?))
                 })
                 .collect();
-            for (number, _) in held_up {
+            for (number, ..) in held_up {
                 // Its thread waits for a CPU, or the request that holds the lock has not been read yet. It is looked at again.
                 if let Some(pending) = state.pending.get_mut(&number) {
-                    pending.since = now;
+                    pending.looked = now;
                 }
             }
             drop(state);
@@ -488,6 +502,29 @@ pub(super) fn inval_inode(message: &[u8]) -> Option<NotifyInvalInodeOut> {
         .then(|| NotifyInvalInodeOut::read_from_prefix(body).ok())
         .flatten()
         .map(|(arg, _)| arg)
+}
+
+/// The bytes of a file, if the kernel is given some by `message`.
+fn stored(message: &[u8]) -> Option<NotifyStoreOut> {
+    let (header, body) = OutHeader::read_from_prefix(message).ok()?;
+    let is_stored = header.error == NOTIFY_STORE;
+    is_stored.then(|| NotifyStoreOut::read_from_prefix(body).ok()).flatten().map(|(arg, _)| arg)
+}
+
+/// The node of which the kernel is given bytes, and what gives them. A page that the kernel takes for whole by that it is to drop: what
+/// changes later may be announced before.
+fn growth(notifications: &[u8]) -> Option<(u64, Vec<u8>)> {
+    let page = rustix::param::page_size() as u64;
+    let mut growth = None;
+    for message in split(notifications) {
+        let Some(arg) = stored(message) else { continue };
+        let (_, messages) = growth.get_or_insert((arg.nodeid, Vec::new()));
+        messages.extend_from_slice(message);
+        if arg.offset % page == 0 {
+            messages.extend(caches::inval_inode(arg.nodeid, arg.offset.cast_signed(), page.cast_signed()));
+        }
+    }
+    growth
 }
 
 /// Whether a name is among them.

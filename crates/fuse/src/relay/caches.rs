@@ -157,14 +157,15 @@ pub(super) fn apart(notifications: &[u8], writes: &Busy) -> Vec<u8> {
     messages
 }
 
-/// Whether a request under way is about a page of which `arg` tells.
+/// Whether a request under way is about a page of which `arg` tells. Of attributes alone none is.
 pub(super) fn is_about(busy: &Busy, arg: &NotifyInvalInodeOut) -> bool {
     let page = rustix::param::page_size() as u64;
-    let (from, len) = (arg.off.max(0).cast_unsigned(), arg.len.max(0).cast_unsigned());
+    let (Ok(from), len) = (u64::try_from(arg.off), arg.len.max(0).cast_unsigned()) else { return false };
     let end = if len == 0 { u64::MAX } else { from.saturating_add(len) };
+    let up = |at: u64| at.min(FILE_SIZE_MAX).next_multiple_of(page);
     busy.get(&arg.ino).is_some_and(|ranges| {
         ranges.iter().any(|&(offset, len)| {
-            offset - offset % page < end && offset.saturating_add(len).saturating_add(page) > from
+            offset - offset % page < end && up(offset.saturating_add(len)) > from - from % page
         })
     })
 }
@@ -254,6 +255,30 @@ mod tests {
         assert_eq!(told((0, 4 * page), vec![(3 * p, 9)]), [(0, 3), (3, 1)]);
         assert_eq!(told((0, page), vec![(p, 9)]), [(0, 1)], "another page");
         assert_eq!(told((-1, 0), vec![(10, 20)]), [(0, 0)], "attributes");
+    }
+
+    #[test]
+    fn a_notice_is_about_the_pages_that_it_names_and_no_others() {
+        let p = page();
+        let is_about = |off: i64, len: i64, offset: i64, size: i64| {
+            let busy = Busy::from([(2, vec![(offset as u64, size as u64)])]);
+            is_about(&busy, &NotifyInvalInodeOut { ino: 2, off, len })
+        };
+        for (off, len, offset, size, expected) in [
+            (0, 0, 5 * p, 9, true),
+            (-1, 0, 5 * p, 9, false),
+            (5 * p, p, 5 * p, p, true),
+            (5 * p, p, 4 * p, p, false),
+            (5 * p, p, 4 * p + 9, p, true),
+            (5 * p, p, 6 * p, 1, false),
+            (5 * p + 9, 1, 5 * p, 3, true),
+            (5 * p + 9, 1, 5 * p + 99, 3, true),
+            (5 * p, 0, i64::MAX - 1, p, true),
+            (5 * p, 0, 4 * p + 9, 1, false),
+        ] {
+            assert_eq!(is_about(off, len, offset, size), expected, "{off} {len} {offset} {size}");
+        }
+        assert!(!super::is_about(&Busy::new(), &NotifyInvalInodeOut { ino: 2, off: 0, len: 0 }));
     }
 
     #[test]

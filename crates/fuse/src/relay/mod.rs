@@ -34,6 +34,7 @@ mod knowledge;
 mod ledger;
 mod lock_cache;
 mod near;
+mod old_reads;
 mod overdue;
 mod stat;
 
@@ -59,6 +60,7 @@ use ledger::Ledger;
 use lock_cache::LockCache;
 use near::Reader;
 pub use near::RestoredGuest;
+use sluice_sync::atomic::AtomicBool;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex};
@@ -109,6 +111,8 @@ struct Shared {
     device: Arc<dyn Device>,
     /// Held by the thread that reads the device.
     reading: Mutex<()>,
+    /// It awaits a request. *atomic: a guess of what may be unread*
+    is_reading: AtomicBool,
     state: Mutex<State>,
     ended: Condvar,
     ledger: Arc<Mutex<Ledger>>,
@@ -159,6 +163,8 @@ struct InFlight {
     number_in_dir: u64,
     /// How many changes of extended attributes there had been when it was made.
     xattr_changes: u64,
+    /// It is to be asked again: its answer may be old.
+    is_old: bool,
 }
 
 impl State {
@@ -201,6 +207,7 @@ impl Relay {
             number,
             device,
             reading: Mutex::with_class(&READING, ()),
+            is_reading: AtomicBool::new(false),
             state: Mutex::with_class(&RELAY, state),
             ended: Condvar::new(),
             ledger,
@@ -212,9 +219,11 @@ impl Relay {
         // From here on, whatever fails, dropping `relay` unmounts.
         let unstarted = |error| MountError::System("start a thread", error);
         let of = Arc::downgrade(&relay.0);
-        let busy = move || of.upgrade().map(|shared| shared.busy(|_| true)).unwrap_or_default();
+        let is_held = move |notices: &[u8], is_stuck| {
+            of.upgrade().is_none_or(|shared| shared.is_held(notices, is_stuck))
+        };
         // Nobody else sets it.
-        let _ = relay.0.announcer.busy.set(Box::new(busy));
+        let _ = relay.0.announcer.is_held.set(Box::new(is_held));
         relay.0.announcer.start().map_err(unstarted)?;
         // All are counted already: those that cannot be started are counted out as they are dropped.
         let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone(), crew.clone())).collect();
@@ -442,6 +451,7 @@ impl Shared {
                 void: 0,
                 number_in_dir,
                 xattr_changes: state.knowledge.xattr_changes(),
+                is_old: false,
             };
             state.in_flight.insert(header.unique, request);
         }
@@ -517,6 +527,11 @@ impl Shared {
                 return;
             }
             let Some(request) = state.in_flight.remove(&out.unique) else { return };
+            if request.is_old {
+                self.ask_again(&mut state, out.unique, request);
+                drop(state);
+                return self.flush();
+            }
             self.counters.took(request.opcode, request.arrival.elapsed());
             if request.is_behind {
                 self.end_behind(&mut state, &request, error_of(&request.message, answer));

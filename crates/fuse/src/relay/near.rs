@@ -6,6 +6,7 @@ use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice};
 use crate::notify::Serving;
 use crate::transport::crew::Crew;
 use crate::transport::policy;
+use sluice_sync::atomic::Ordering;
 use sluice_sync::{Arc, Weak};
 use sluice_vfs::{Errno, InodeRef};
 use std::collections::BTreeMap;
@@ -49,7 +50,11 @@ impl Reader {
             }
             let (len, work) = {
                 let _reading = shared.reading.lock();
-                match shared.device.receive(&mut buffer) {
+                // Relaxed, here and below: a guess.
+                shared.is_reading.store(true, Ordering::Relaxed);
+                let received = shared.device.receive(&mut buffer);
+                shared.is_reading.store(false, Ordering::Relaxed);
+                match received {
                     Ok(Some(len)) => (len, shared.received(&mut buffer[..len])),
                     Ok(None) => return,
                     Err(error) => {

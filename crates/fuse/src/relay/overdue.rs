@@ -78,6 +78,7 @@ mod tests {
                 void: 0,
                 number_in_dir: 0,
                 xattr_changes: 0,
+                is_old: false,
             };
             state.in_flight.insert(unique, request);
         }

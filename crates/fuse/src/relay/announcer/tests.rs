@@ -148,3 +148,40 @@ fn a_kernel_that_learns_of_an_inode_late_is_told_all_the_same_and_others_do_not_
     }
     announcer.end();
 }
+
+#[test]
+fn a_notice_of_a_page_is_cut_short_only_if_a_request_is_about_it_and_its_age_counts_from_the_change() {
+    let kernel = Arc::new(Pages::default());
+    let announcer = Announcer::new(kernel.clone(), Arc::new(Mutex::new(Ledger::default())));
+    let asked = Arc::new(AtomicU64::new(0));
+    let is_held = {
+        let asked = asked.clone();
+        move |notices: &[u8], _: bool| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            split(notices).filter_map(inval_inode).any(|arg| arg.off == 4096)
+        }
+    };
+    assert!(announcer.is_held.set(Box::new(is_held)).is_ok());
+    announcer.start().expect("threads");
+    let (done, heard) = mpsc::channel();
+    for page in [0, 1] {
+        let done = done.clone();
+        let notice = caches::inval_inode(7, page * 4096, 4096);
+        announcer.announce(&notice, Box::new(move || done.send(page).expect("somebody listens")));
+    }
+    let begun = Instant::now();
+    assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(1), "a request is about it");
+    // It is looked at again and again.
+    let before = asked.load(Ordering::Relaxed);
+    while asked.load(Ordering::Relaxed) < before + 3 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is not looked at");
+        thread::sleep(REPEAT_AFTER);
+    }
+    assert!(heard.try_recv().is_err(), "no request is about it");
+    let (notices, oldest) = announcer.in_the_kernel(Instant::now());
+    assert!(notices == 2 && oldest >= 3 * PATIENCE, "{notices} {oldest:?}");
+    kernel.state.lock().0 = true;
+    kernel.changed.notify_all();
+    assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(0));
+    announcer.end();
+}
