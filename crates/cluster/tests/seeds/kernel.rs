@@ -430,6 +430,8 @@ impl Device for Kernel {
                 state.epoch += 1;
                 Ok(())
             }
+            // It maps no file, and drops the bytes that it is given.
+            (0, 4) => Ok(()),
             (0, code) => panic!("no notice of a relay: {code}"),
             _ if state.waiting.contains(&unique) => {
                 state.answers.insert(unique, message.to_vec());
