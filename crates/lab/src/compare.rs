@@ -6,16 +6,24 @@
 //! the difference. The runs of one process share where its memory happened to lie, which by itself makes two
 //! processes of one build differ; so of rows that are the same in all these, each counts as one run, its median.
 //! What counts as a difference is told in [`stats`](crate::stats).
+//!
+//! A row `dir:PATH` measures a file system of the host. Beside rows of this program it is a *control*: the program does not change
+//! it. If it moved in the direction of a row, and as far as the row's interval reaches, the machine explains the row, and no
+//! verdict is given. Of several controls the one that moved least counts. A control itself fails no comparison.
 
 use crate::row::Row;
 use crate::stats::{Interval, differ, ratio, ratio_interval};
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::table::{Table, grouped};
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 
 /// Confidence of the intervals that are shown.
 const CONFIDENCE: f64 = 0.99;
+
+/// The longest result that is read, in bytes.
+const RESULT_MAX: u64 = 64 << 20;
 
 /// What a pair of rows shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +34,8 @@ pub enum Verdict {
     Slower,
     /// Neither can be told.
     NoDifference,
+    /// The control moved as much.
+    MachineMoved,
 }
 
 impl fmt::Display for Verdict {
@@ -34,6 +44,7 @@ impl fmt::Display for Verdict {
             Verdict::Faster => "faster",
             Verdict::Slower => "slower",
             Verdict::NoDifference => "no difference shown",
+            Verdict::MachineMoved => "none: the control moved as much",
         })
     }
 }
@@ -51,6 +62,8 @@ pub struct RowPair {
     pub interval: Option<Interval>,
     /// What it shows.
     pub verdict: Verdict,
+    /// It is a control: of a file system of the host, beside rows of this program.
+    pub is_control: bool,
 }
 
 impl RowPair {
@@ -63,12 +76,24 @@ impl RowPair {
             _ => Verdict::NoDifference,
         };
         let interval = ratio_interval(&before.rates, &after.rates, CONFIDENCE);
-        Some(RowPair { before: before.clone(), after: after.clone(), ratio, interval, verdict })
+        let (before, after) = (before.clone(), after.clone());
+        Some(RowPair { before, after, ratio, interval, verdict, is_control: false })
     }
 
     /// True when it became slower by more than `share` (0.05: 5%).
     pub fn is_slower_by(&self, share: f64) -> bool {
-        self.verdict == Verdict::Slower && self.ratio < 1.0 - share
+        self.verdict == Verdict::Slower && self.ratio < 1.0 - share && !self.is_control
+    }
+
+    /// Whether the control `ratios` explain what this shows: even the one that moved least lies within the interval, or beyond it.
+    fn is_explained_by(&self, ratios: &[f64]) -> bool {
+        let least = ratios.iter().copied().min_by(|a, b| a.ln().abs().total_cmp(&b.ln().abs()));
+        let (Some(least), Some(interval)) = (least, self.interval) else { return false };
+        match self.verdict {
+            Verdict::Slower => least <= interval.high,
+            Verdict::Faster => least >= interval.low,
+            _ => false,
+        }
     }
 }
 
@@ -87,13 +112,32 @@ pub struct Comparison {
 pub fn compare(before: &[Row], after: &[Row]) -> Result<Comparison> {
     let (before, after) = (together(before), together(after));
     let partner = |row: &Row| after.iter().find(|other| key(other) == key(row));
-    let pairs: Vec<RowPair> = before.iter().filter_map(|row| RowPair::of(row, partner(row)?)).collect();
+    let mut pairs: Vec<RowPair> = before.iter().filter_map(|row| RowPair::of(row, partner(row)?)).collect();
     if pairs.is_empty() {
         let text = "the two results have no workload, target, variant, CPUs and tasks in common";
         return Err(Failure::Failed(text.into()));
     }
+    judge_by_controls(&mut pairs);
     let alone = before.len() + after.len() - 2 * pairs.len();
     Ok(Comparison { pairs, alone })
+}
+
+/// Marks the controls of `pairs`, and takes back the verdicts that they explain.
+fn judge_by_controls(pairs: &mut [RowPair]) {
+    let is_of_host = |pair: &RowPair| pair.before.target.starts_with("dir:");
+    for at in 0..pairs.len() {
+        let beside = |other: &&RowPair| {
+            without_target(&other.before) == without_target(&pairs[at].before)
+                && is_of_host(other) != is_of_host(&pairs[at])
+        };
+        let ratios: Vec<f64> = pairs.iter().filter(beside).map(|pair| pair.ratio).collect();
+        let pair = &mut pairs[at];
+        if is_of_host(pair) {
+            pair.is_control = !ratios.is_empty();
+        } else if pair.is_explained_by(&ratios) {
+            pair.verdict = Verdict::MachineMoved;
+        }
+    }
 }
 
 impl Comparison {
@@ -148,10 +192,17 @@ pub(crate) fn interval(interval: Option<Interval>) -> String {
 /// When the file cannot be read, is empty, or a line is no row that can have been measured.
 pub fn read(path: &Path) -> Result<Vec<Row>> {
     let name = || path.display().to_string();
-    let text = std::fs::read_to_string(path).context(name)?;
+    let mut text = String::new();
+    let length = std::fs::File::open(path).and_then(|file| file.take(RESULT_MAX).read_to_string(&mut text));
+    if length.context(name)? as u64 == RESULT_MAX {
+        return Err(Failure::Failed(format!(
+            "{}: too long for a result; give what bench --json wrote",
+            name()
+        )));
+    }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let rows = lines.map(|(number, line)| {
-        let row = serde_json::from_str(line).map_err(|error| error.to_string());
+        let row = serde_json::from_str(line).map_err(|_| "no row of a result".to_owned());
         row.and_then(|row| flaw(&row).map_or(Ok(row), |flaw| Err(flaw.to_owned()))).map_err(|what| {
             Failure::Failed(format!("{}, line {}: {what}; give what bench --json wrote", name(), number + 1))
         })
@@ -190,6 +241,12 @@ pub fn parse_percent(text: &str) -> Result<f64> {
 
 fn key(row: &Row) -> (&str, &str, Option<&str>, usize, usize, bool, bool) {
     (&row.workload, &row.target, row.variant.as_deref(), row.cpus, row.tasks, row.processes, row.unpinned)
+}
+
+/// The key of a row and of its controls.
+fn without_target(row: &Row) -> impl PartialEq + '_ {
+    let (workload, _, variant, cpus, tasks, processes, unpinned) = key(row);
+    (workload, variant, cpus, tasks, processes, unpinned)
 }
 
 /// Puts rows of one key together: each is a run of the whole.
@@ -240,6 +297,30 @@ mod tests {
         assert!(comparison.pairs[1].is_slower_by(0.05) && !comparison.pairs[1].is_slower_by(0.35));
         assert!(!comparison.pairs[0].is_slower_by(0.0));
         assert!(comparison.text().contains("no difference shown"), "{}", comparison.text());
+    }
+
+    #[test]
+    fn a_row_has_no_verdict_where_its_control_moved_as_much() {
+        let rates = [100.0, 101.0, 99.0, 100.5, 99.5];
+        let on =
+            |target: &str, by: f64| Row { target: target.into(), ..row("a", &rates.map(|rate| rate * by)) };
+        let before = [on("lib", 1.0), on("dir:/dev/shm", 1.0), on("dir:/var/tmp", 1.0)];
+        let after = |lib, shm, disk| [on("lib", lib), on("dir:/dev/shm", shm), on("dir:/var/tmp", disk)];
+        let of_lib = |lib, shm, disk| verdicts(&before, &after(lib, shm, disk))[0];
+        assert_eq!(of_lib(0.7, 0.7, 0.6), Verdict::MachineMoved);
+        assert_eq!(of_lib(1.3, 1.5, 1.31), Verdict::MachineMoved);
+        // Further than the machine, against it, or where one control stands still.
+        assert_eq!(of_lib(0.7, 0.8, 0.8), Verdict::Slower);
+        assert_eq!(of_lib(0.7, 1.3, 1.3), Verdict::Slower);
+        assert_eq!(of_lib(0.7, 1.0, 0.5), Verdict::Slower);
+        assert_eq!(of_lib(1.3, 1.1, 1.1), Verdict::Faster);
+        assert_eq!(of_lib(1.0, 0.5, 0.5), Verdict::NoDifference);
+        let comparison = compare(&before, &after(0.7, 0.7, 0.6)).unwrap();
+        assert!(!comparison.pairs.iter().any(|pair| pair.is_slower_by(0.05)), "{}", comparison.text());
+        assert!(comparison.text().contains("the control moved as much"), "{}", comparison.text());
+        // Alone it is what is compared.
+        let alone = compare(&before[1..2], &after(1.0, 0.5, 1.0)[1..2]).unwrap();
+        assert!(alone.pairs[0].is_slower_by(0.05) && !alone.pairs[0].is_control);
     }
 
     #[test]
@@ -298,6 +379,8 @@ mod tests {
             assert!(text.contains("line 1") && !text.contains(char::is_control), "{text}");
         }
         assert!(compare(&[row("a", &[0.0])], &[row("a", &[0.0])]).is_err(), "no ratio");
+        let Err(endless) = read(Path::new("/dev/zero")) else { panic!("it has no end") };
+        assert!(endless.to_string().contains("too long for a result"), "{endless}");
         let many = Row { ops: u64::MAX, ..row("a", &[1.0]) };
         assert_eq!(verdicts(&[many.clone(), many.clone()], &[many]), [Verdict::NoDifference]);
     }

@@ -40,7 +40,7 @@ pub fn of_comparison(comparison: &Comparison) -> Result<String> {
         let class = match pair.verdict {
             Verdict::Faster => "faster",
             Verdict::Slower => "slower",
-            Verdict::NoDifference => "",
+            Verdict::NoDifference | Verdict::MachineMoved => "",
         };
         vec![
             TableCell::from(pair.before.workload.clone()),
