@@ -173,7 +173,14 @@ fn each_cut_or_missing_file_is_found_or_changes_nothing() {
                 Some(len) => left.get_mut(name).expect("it is there").truncate(len),
                 None => drop(left.remove(name)),
             }
-            let is_found = check(left.clone()).map_or(true, |report| report.found > 0);
+            let checked = check(left.clone());
+            if cut.is_none()
+                && let Ok(report) = &checked
+            {
+                let says = |name: &str| report.findings.iter().any(|one| one.text.contains(name));
+                assert!(report.found == 0 || says("` is missing"), "`{name}`: {:?}", report.findings);
+            }
+            let is_found = checked.map_or(true, |report| report.found > 0);
             assert!(is_found || content(left) == Ok(right.clone()), "`{name}` cut to {cut:?}");
         }
     }

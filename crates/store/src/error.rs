@@ -99,3 +99,30 @@ impl error::Error for StoreError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_is_a_line_that_says_what_to_do() {
+        for (error, told) in [
+            (StoreError::NotAStore, "this is no sluicefs store (make one: sluice mkfs STORE)"),
+            (StoreError::Exists, "there is a sluicefs store here already"),
+            (StoreError::InUse(None), "the store is in use (unmount it first)"),
+            (StoreError::InUse(Some(7)), "the store is in use by process 7 (unmount it first)"),
+            (StoreError::Claimed("x".into()), "the store is in use by x"),
+            (StoreError::NewerFormat(99), ", which is newer than this program (use a newer sluice)"),
+            (StoreError::Damaged("x".into()), "the store is damaged: x (check it: sluice fsck STORE)"),
+            (StoreError::Damaged("x".into()), " (check it: sluice fsck STORE)"),
+            (StoreError::DamagedLog("x".into()), "give it up and go on: sluice fsck --repair STORE"),
+            (StoreError::Lost, "what it held is lost (make it anew: sluice mkfs STORE)"),
+            (StoreError::Io("open the log", io::ErrorKind::NotFound.into()), "could not open the log: "),
+            (StoreError::Failed("x".into()), "the store takes no more changes since an earlier error: "),
+            (StoreError::Fenced, "changes of this one no longer count (mount it again)"),
+        ] {
+            let line = error.to_string();
+            assert!(line.contains(told) && !line.contains('\n'), "{line}");
+        }
+    }
+}
