@@ -91,24 +91,29 @@ impl Bucket {
         store.to_str().is_some_and(|text| text.contains("://"))
     }
 
-    /// Whether `store` is an address with too few slashes, such as `s3:/BUCKET/PATH`, and not meant as a directory: how it is spelt.
+    /// Whether `store` is an address with too few slashes or with capitals, such as `s3:/BUCKET/PATH`, and not meant as a directory: how it
+    /// is spelt.
     ///
     /// ```
     /// # use std::path::Path;
     /// use sluice_bucket::Bucket;
     /// assert_eq!(Bucket::misspelt(Path::new("s3:/b/p")).as_deref(), Some("s3://b/p"));
+    /// assert_eq!(Bucket::misspelt(Path::new("S3://b/p")).as_deref(), Some("s3://b/p"));
     /// assert_eq!(Bucket::misspelt(Path::new("file:p")).as_deref(), Some("file:///p"));
+    /// assert_eq!(Bucket::misspelt(Path::new("s3://b/p")), None);
     /// assert_eq!(Bucket::misspelt(Path::new("./s3:/b")), None);
     /// ```
     pub fn misspelt(store: &std::path::Path) -> Option<String> {
         let (scheme, rest) = store.to_str()?.split_once(':')?;
+        let is_small = !scheme.contains(|letter: char| letter.is_ascii_uppercase());
         let scheme = scheme.to_ascii_lowercase();
         let slashes = match scheme.as_str() {
             "s3" => "//",
             "file" => "///",
             _ => return None,
         };
-        (!rest.starts_with("//")).then(|| format!("{scheme}:{slashes}{}", rest.trim_start_matches('/')))
+        (!(is_small && rest.starts_with("//")))
+            .then(|| format!("{scheme}:{slashes}{}", rest.trim_start_matches('/')))
     }
 
     /// The place at `url`: `file:///DIRECTORY` or `s3://BUCKET/PATH`. How S3 is reached, and as whom, is read from the

@@ -332,8 +332,8 @@ Options for -o: locks=kernel|sluice (which side serves file locks; kernel), lock
 that shows all locks as /proc/locks does; with locks=sluice), checks=kernel|sluice (which side checks permissions;
 kernel; sluice saves messages, where root mounts for itself alone), allow_other, noallow_other, ro, noatime,
 relatime, strictatime, nodiratime, sync, nosuid, nodev, noexec, writeback (the kernel collects writes),
-transport=auto|uring|classic (auto: io_uring where the kernel allows it and serves the locks), threads=N, max_write=BYTES,
-fsname=NAME, log=LEVEL (off, error, warn, info, debug or trace: to the system's log, in the foreground to standard error;
+transport=auto|uring|classic (auto: io_uring where the kernel allows it and serves the locks), threads=N (of classic), max_write=BYTES,
+nfs_export (file handles outlast the kernel's caches; not below an overlayfs), fsname=NAME, log=LEVEL (off, error, warn, info, debug or trace: to the system's log, in the foreground to standard error;
 warn), metrics=ADDRESS:PORT (counts for Prometheus, by HTTP); for a file system on disk: memory=N (at most so many bytes of contents in memory; half of the
 machine's), volatile (nothing is flushed: after an unclean end the store must be made anew); for a store in an object store:
 cache=DIR (a directory of this machine's disk for copies of what was read and written), cache_size=N (bytes of them; 10G);

@@ -19,6 +19,15 @@ pub(crate) fn at(store: &Path) -> std::result::Result<Option<Bucket>, StoreError
     url(store).map(Bucket::at).transpose()
 }
 
+/// As [`at`], for a `store` that a person has written.
+///
+/// # Errors
+/// What is wrong with the address.
+pub(crate) fn given(store: &Path) -> Result<Option<Bucket>> {
+    refuse_misspelt(store)?;
+    at(store).map_err(failure(store))
+}
+
 /// # Errors
 /// That `store` is nearly an address. A directory of that name can be given as `./NAME`.
 pub(crate) fn refuse_misspelt(store: &Path) -> Result<()> {

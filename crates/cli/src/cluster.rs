@@ -142,6 +142,13 @@ fn open(store: &Path, options: Options, epoch: u64) -> std::result::Result<Arc<S
 fn place(text: &str) -> Result<Rendezvous> {
     match ["dir:", "etcd:", "http:", "https:"].iter().any(|prefix| text.starts_with(prefix)) {
         true => text.parse().map_err(|error: io::Error| Failure::Usage(error.to_string())),
+        // Neither is a directory that anybody means.
+        false if text.is_empty() || text.contains("://") => {
+            let text = format!(
+                "`{text}` is no cluster: give a directory that all nodes share, or http://HOST:PORT/NAME of an etcd"
+            );
+            Err(Failure::Usage(text))
+        }
         false => Ok(Rendezvous::Directory(text.into())),
     }
 }

@@ -1,7 +1,8 @@
 //! Copies: trees copied within a mount, by its server (`clone`, `snapshot`).
 
 use crate::args::Snapshot;
-use sluice_console::failure::{Context, Failure, Result};
+use crate::watch::no_server;
+use sluice_console::failure::{Context, Result};
 use sluice_console::output::Output;
 use sluice_fuse::control;
 use std::io;
@@ -33,8 +34,5 @@ pub(crate) fn snapshot(action: &Snapshot) -> Result<()> {
 
 /// What the server of the mount that holds `path` has answered; `what` it was asked to do.
 fn answered<T>(path: &Path, answer: io::Result<Option<T>>, what: impl FnOnce() -> String) -> Result<T> {
-    answer.context(what)?.ok_or_else(|| {
-        let text = "not in a sluicefs mount: `sluice mount` makes one";
-        Failure::Failed(format!("{}: {text}", path.display()))
-    })
+    answer.context(what)?.ok_or_else(|| no_server(path))
 }

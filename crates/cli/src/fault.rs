@@ -1,6 +1,7 @@
 //! Fault: `sluice fault`: faults and crashes of a mount, for tests of programs that use it.
 
 use crate::args::Fault;
+use crate::watch::no_server;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::output::Output;
 use sluice_fuse::control;
@@ -60,10 +61,7 @@ fn crash_clone(dir: &Path, to: &Path, seed: u64) -> Result<()> {
 }
 
 fn answered(dir: &Path, answer: std::io::Result<Option<Vec<u8>>>) -> Result<Vec<u8>> {
-    answer.context(|| dir.display().to_string())?.ok_or_else(|| {
-        let text = "not in a sluicefs mount: `sluice mount` makes one";
-        Failure::Failed(format!("{}: {text}", dir.display()))
-    })
+    answer.context(|| dir.display().to_string())?.ok_or_else(|| no_server(dir))
 }
 
 #[cfg(test)]

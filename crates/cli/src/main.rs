@@ -16,6 +16,7 @@ mod cluster_top;
 mod copies;
 mod demo;
 mod fault;
+mod footing;
 mod lab_program;
 mod leaving;
 mod mount_files;
@@ -40,6 +41,7 @@ mod watch;
 use args::{Child, Command, DlmAction, Watched};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
+use footing::Footing;
 use mount_files::MountFile;
 use sluice_console::failure::{Failure, Result};
 use sluice_console::interrupt::{Interrupt, outlive_file_size_limit};
@@ -77,8 +79,10 @@ fn parse() -> std::result::Result<Command, ExitCode> {
     Err(match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A reader that has seen enough is no error.
-            let _ = error.print();
-            ExitCode::SUCCESS
+            match Output::plain().give(error.render().to_string().as_bytes()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(failure) => complain(&failure.to_string(), 1),
+            }
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
@@ -137,7 +141,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::Snapshot { action } => copies::snapshot(&action)?,
         Command::Fault(args) => fault::fault(&args)?,
         Command::Run { ram: _, store, options, command } => {
-            let options = serve::option_list(&options, store.is_some())?;
+            let options = serve::option_list(&options, Footing::of(store.as_deref(), false))?;
             let options = [OsStr::new("-o"), OsStr::new(&options)];
             return run_in_mount::run_in_mount(&this_program()?, store.as_deref(), &options, &command);
         }

@@ -6,10 +6,10 @@
 //! ```text
 //!   mount.fuse.sluice SOURCE DIR [-sfnv] [-o OPTION,...] [-t TYPE]
 //! ```
-//! A SOURCE that is an absolute path or a URL is a store. Any other is a word that the table of mounts shows, as with tmpfs, and
-//! the file system is in memory. Exit status 0: mounted; 1: bad usage; 32: failed, as mount(8) has it.
+//! A SOURCE that is an absolute path or a URL is a store. A word without a slash is what the table of mounts shows, as with
+//! tmpfs, and the file system is in memory. Exit status 0: mounted; 1: bad usage; 32: failed, as mount(8) has it.
 
-use crate::bucket::Bucket;
+use crate::bucket::{self, Bucket};
 use crate::serve;
 use sluice_console::failure::{Failure, Result};
 use std::ffi::{OsStr, OsString};
@@ -41,7 +41,7 @@ const FOR_OTHERS: [&str; 18] = [
 /// What mount(8) asks for.
 #[derive(Debug, PartialEq, Eq)]
 struct Order {
-    source: String,
+    source: OsString,
     dir: PathBuf,
     /// Those that are ours.
     options: Vec<String>,
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> u8 {
         Err(Failure::Usage(text)) => (text, 1),
         Err(failure) => (failure.to_string(), 32),
     };
-    eprintln!("{NAME}: {text}");
+    eprintln!("{NAME}: {}", sluice_console::program::printable(&text));
     status
 }
 
@@ -69,14 +69,14 @@ impl Order {
     fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Order> {
         let usage = || Failure::Usage("give SOURCE DIR [-o OPTION,...]; mount(8) calls this program".into());
         let (mut places, mut options, mut fake) = (Vec::new(), Vec::new(), false);
-        let mut arguments = arguments.map(|argument| argument.into_string());
+        let mut arguments = arguments;
         while let Some(argument) = arguments.next() {
-            let argument = argument.map_err(|_| usage())?;
-            let letters = argument.strip_prefix('-').filter(|letters| !letters.is_empty());
+            let letters =
+                argument.to_str().and_then(|text| text.strip_prefix('-')).filter(|text| !text.is_empty());
             match letters {
                 None => places.push(argument),
                 Some("o") => {
-                    let list = arguments.next().and_then(std::result::Result::ok).ok_or_else(usage)?;
+                    let list = arguments.next().and_then(|list| list.into_string().ok()).ok_or_else(usage)?;
                     options
                         .extend(list.split(',').filter(|option| !is_for_others(option)).map(str::to_owned));
                 }
@@ -88,7 +88,7 @@ impl Order {
                 Some(_) => return Err(usage()),
             }
         }
-        let [source, dir] = <[String; 2]>::try_from(places).map_err(|_| usage())?;
+        let [source, dir] = <[OsString; 2]>::try_from(places).map_err(|_| usage())?;
         Ok(Order { source, dir: dir.into(), options, fake })
     }
 
@@ -99,9 +99,15 @@ impl Order {
         if let Some(store) = self.store() {
             return serve::mount_in_background(Some(store), &self.dir, &self.options, None);
         }
+        bucket::refuse_misspelt(Path::new(&self.source))?;
+        if self.source.as_encoded_bytes().contains(&b'/') {
+            let source = Path::new(&self.source).display();
+            return Err(Failure::Usage(format!("{source}: give the store's path from the root on")));
+        }
         let names_source = self.options.iter().any(|option| option.starts_with("fsname="));
-        if !names_source && !self.source.contains([',', '\\', '\n']) && !self.source.is_empty() {
-            self.options.insert(0, format!("fsname={}", self.source));
+        let source = self.source.to_str().filter(|source| !names_source && !source.contains(','));
+        if let Some(source) = source.filter(|source| !source.is_empty()) {
+            self.options.insert(0, format!("fsname={source}"));
         }
         serve::mount_in_background(None, &self.dir, &self.options, None)
     }

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::failure::{Failure, Result};
 use sluice_console::table::{Table, grouped};
 
 /// One line of the form of `/proc/locks`.
@@ -123,9 +123,8 @@ pub(crate) fn hot_files(answer: &[u8]) -> Result<String> {
 /// # Errors
 /// When it is of another version's form.
 pub(crate) fn from_server<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
-    serde_json::from_slice(json)
-        .map_err(|error| Failure::Failed(error.to_string()))
-        .context(|| "the mount's server answers in another form; is it of another version?")
+    let text = "the mount's server answers in another form: is it of another version?";
+    serde_json::from_slice(json).map_err(|_| Failure::Failed(text.into()))
 }
 
 /// Files and what happened to their locks, as a table.

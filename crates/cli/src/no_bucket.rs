@@ -33,6 +33,12 @@ pub(crate) fn at(store: &Path) -> std::result::Result<Option<NoBucket>, StoreErr
     if NoBucket::is_url(store) { Err(absent()) } else { Ok(None) }
 }
 
+/// As [`at`], for a `store` that a person has written.
+pub(crate) fn given(store: &Path) -> Result<Option<NoBucket>> {
+    refuse_misspelt(store)?;
+    at(store).map_err(failure(store))
+}
+
 /// Refuses `s3:/b/p`, which is nearly an address, too. A directory of that name can be given as `./s3:/b/p`.
 pub(crate) fn refuse_misspelt(store: &Path) -> Result<()> {
     let scheme = store.to_str().and_then(|text| text.split_once(':')).map(|(scheme, _)| scheme);

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Added to the known mount options when somebody asks for one that is not there.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%], \
-                     volatile; of one in an object store: cache=DIR, cache_size=N[K|M|G|T], takeover";
+                     volatile; of one in an object store: cache=DIR, cache_size=N[K|M|G|T], takeover; track, log=LEVEL, metrics=ADDRESS:PORT";
 /// What file data occupy in memory: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -31,7 +31,7 @@ const DEFAULT_PERCENT: u64 = 50;
 /// # Errors
 /// As there.
 pub(crate) fn parse_for(is_store: bool, list: &str) -> Result<(Options, MountOptions)> {
-    if is_store { parse_for_store(list) } else { parse_for_memory(list) }
+    if is_store { parse_for_store(list) } else { parse(list) }
 }
 
 /// As [`parse`], for a file system in a store, which its disk limits.
@@ -48,26 +48,6 @@ pub(crate) fn parse_for_store(list: &str) -> Result<(Options, MountOptions)> {
     }
     let size_limit = options.size_limit.filter(|_| sizes().next().is_some());
     Ok((Options { size_limit, ..options }, mount))
-}
-
-/// As [`parse`], for a file system in memory.
-///
-/// # Errors
-/// As there; an option that only a store has.
-fn parse_for_memory(list: &str) -> Result<(Options, MountOptions)> {
-    let (options, mount) = parse(list)?;
-    let given = [
-        ("memory", options.memory_limit.is_some()),
-        ("volatile", options.store.volatile),
-        ("cache", options.store.disk_cache.is_some()),
-    ];
-    match given.iter().find(|(_, is_given)| *is_given) {
-        Some((name, _)) => {
-            let text = format!("mount option {name}: only with a store; the size in memory is size=N");
-            Err(Failure::Usage(text))
-        }
-        None => Ok((options, mount)),
-    }
 }
 
 /// The options of the file system and those of its mount that `list` gives, separated by commas; later ones win.
@@ -294,18 +274,6 @@ mod tests {
         assert_eq!(size("size=3M,ro").expect("valid"), Some(3 << 20));
         assert_eq!(size("size=0").expect("valid"), None);
         assert!(matches!(size("size=25%"), Err(Failure::Usage(line)) if line.contains("give bytes")));
-    }
-
-    #[test]
-    fn options_of_stores_are_refused_in_memory() {
-        for option in ["memory=64M", "volatile", "cache=/tmp/c"] {
-            let refused = parse_for_memory(option).map(drop);
-            assert!(
-                matches!(refused, Err(Failure::Usage(line)) if line.contains("only with a store")),
-                "{option}"
-            );
-        }
-        assert!(parse_for_memory("size=1M,ro").is_ok());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::failure::{Context, Failure, Result, in_words};
 use sluice_console::mounted::Mounted;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -47,7 +47,7 @@ pub(crate) fn run_in_mount(
         Err(error) => {
             let (status, why) = match error.kind() {
                 ErrorKind::NotFound => (127, "no such command".to_owned()),
-                ErrorKind::PermissionDenied => (126, error.to_string()),
+                ErrorKind::PermissionDenied => (126, in_words(&error.to_string())),
                 _ => return Err(error).context(|| name.display().to_string()),
             };
             eprintln!("sluice: {}: {why}", name.display());

@@ -10,9 +10,10 @@ use crate::args::Mount as MountArgs;
 use crate::bucket::{self, Bucket};
 use crate::cluster::ClusterMember;
 use crate::fault::take_track;
+use crate::footing::Footing;
 use crate::leaving::once_left;
 use crate::mount_files::{self, MountFile};
-use crate::store::failure;
+use crate::store::{failure, refuse_mount};
 use crate::watch::{serve_metrics, take_metrics};
 use crate::{ram_options, system_log};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -24,14 +25,20 @@ use sluice_store::disk::{Disk, HostDisk, OverlayDisk};
 use sluice_store::{Store, StoreError};
 use sluice_sync::{Arc, memory, thread};
 use sluice_vfs::{Options, Superblock};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Descriptors without which a server could neither serve nor end its mount.
+const FILES_MIN: u64 = 64;
+
 /// Several `-o` as one list, checked.
-pub(crate) fn option_list(options: &[String], is_store: bool) -> Result<String> {
+pub(crate) fn option_list(options: &[String], place: Footing) -> Result<String> {
     let list = options.join(",");
-    ram_options::parse_for(is_store, &take_track(&take_metrics(&system_log::take_level(&list)?.0)?.0).0)?;
+    let others = take_track(&take_metrics(&system_log::take_level(&list)?.0)?.0).0;
+    let (_, mount) = ram_options::parse_for(place != Footing::Memory, &others)?;
+    place.check(&list, &mount)?;
     Ok(list)
 }
 
@@ -44,17 +51,24 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         Err(mut one) => (one.remove(0), None),
     };
     // Absolute: the serving process goes elsewhere.
-    let absolute = |store: PathBuf| match Bucket::is_url(&store) {
-        true => Ok(store),
-        false => {
-            bucket::refuse_misspelt(&store)?;
-            store.canonicalize().context(|| store.display().to_string())
+    let absolute = |store: PathBuf| {
+        bucket::refuse_misspelt(&store)?;
+        refuse_mount(&store)?;
+        match Bucket::is_url(&store) {
+            true => Ok(store),
+            false => store.canonicalize().map_err(|error| match error.kind() {
+                ErrorKind::NotFound => failure(&store)(StoreError::NotAStore),
+                _ => Failure::from(error).in_context(store.display()),
+            }),
         }
     };
     let store = store.map(absolute).transpose()?;
     let member =
         args.cluster.as_deref().map(|place| ClusterMember::of(place, args.identity.as_deref(), args.listen));
     let member = member.transpose()?;
+    if member.is_some() && store.is_none() {
+        return Err(Failure::Usage("--cluster needs a STORE before DIR".into()));
+    }
     if let Some(store) = &store {
         refuse_over(store, &dir)?;
         warn_if_loose(store);
@@ -62,7 +76,7 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
     if !args.foreground {
         return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());
     }
-    let list = option_list(&args.options, store.is_some())?;
+    let list = option_list(&args.options, Footing::of(store.as_deref(), member.is_some()))?;
     serve(store.as_deref(), &dir, &list, (args.attached, args.detach), member.as_ref())
 }
 
@@ -99,9 +113,15 @@ pub(crate) fn mount_in_background(
 ) -> Result<()> {
     let list = options.join(",");
     if !list.split(',').any(|option| option == "remount") {
-        return daemonize(store, dir, &option_list(options, store.is_some())?, member);
+        let place = Footing::of(store, member.is_some());
+        return daemonize(store, dir, &option_list(options, place)?, member);
     }
     let failed = |error: MountError| Failure::Failed(error.to_string());
+    // Those that are not known are mistakes.
+    let others: Vec<&str> = list.split(',').filter(|option| !sluice_fuse::is_of_remount(option)).collect();
+    let others = others.join(",");
+    let others = take_track(&take_metrics(&system_log::take_level(&others)?.0)?.0).0;
+    ram_options::parse_for(true, &others).or_else(|_| ram_options::parse_for(false, &others))?;
     let mut unchanged = sluice_fuse::remount_at(dir, &list).map_err(failed)?;
     // mount(8) names all that stands in /etc/fstab.
     let present = options_of_server(dir);
@@ -152,13 +172,12 @@ fn serve(
     let (list, metrics) = take_metrics(&list)?;
     let (list, is_tracked) = take_track(&list);
     let (ram, mut options) = ram_options::parse_for(store.is_some(), &list)?;
-    if ram.store.disk_cache.is_some() && !store.is_some_and(Bucket::is_url) {
-        let text = "-o cache: only with a store in an object store, whose address is s3://... or file://...";
-        return Err(Failure::Usage(text.into()));
-    }
-    if ram.store.takeover && (member.is_some() || !store.is_some_and(Bucket::is_url)) {
-        let text = "-o takeover: only with a store in an object store (s3://... or file://...), and without --cluster";
-        return Err(Failure::Usage(text.into()));
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if let Some(limit) = limit.filter(|limit| *limit < FILES_MIN) {
+        let text = format!(
+            "a process here may open {limit} files, and a server needs {FILES_MIN}: ulimit -n {FILES_MIN}"
+        );
+        return Err(Failure::Failed(text));
     }
     options.dedicated = true;
     // Programs that run in the session of `sluice run` or of a measurement are its clients: the server is apart from both.
@@ -174,10 +193,8 @@ fn serve(
         rustix::process::setsid().map_err(std::io::Error::from)?;
     }
     if let Some(member) = member {
-        let store = store.ok_or_else(|| Failure::Usage("--cluster needs a STORE before DIR".into()))?;
-        if ram.store.volatile {
-            return Err(Failure::Usage("-o volatile: not with --cluster, where another node goes on".into()));
-        }
+        // Given with it: see `mount`.
+        let Some(store) = store else { return Ok(()) };
         name_after(store, &mut options);
         let answers = |device| {
             metrics.map_or(Ok(()), |address| serve_metrics(address, device))?;
@@ -250,11 +267,13 @@ fn ready(attached: bool, detach: bool) -> Result<()> {
         // Not a directory that somebody may want to unmount.
         std::env::set_current_dir("/")?;
     }
+    // What can fail comes before it is said that all is well.
+    let null = detach.then(nowhere).transpose()?;
     if attached || detach {
         announce()?;
     }
-    if detach {
-        leave_the_pipes()?;
+    if let Some(null) = null {
+        leave_the_pipes(&null)?;
     }
     if attached {
         thread::spawn(stop_when_input_ends);
@@ -280,23 +299,22 @@ pub(crate) fn open(
     Superblock::open_on(disk, options)
 }
 
-/// The mount's source is the store, unless it was given another name or the store's is none.
+/// The mount's source is the store, unless it was given another name.
 fn name_after(store: &Path, options: &mut MountOptions) {
-    let usual = options.fsname == MountOptions::default().fsname;
-    if let Some(name) = store.to_str().filter(|name| usual && !name.contains(['\\', '\n', ','])) {
-        options.fsname = name.to_owned();
+    if options.fsname == MountOptions::default().fsname {
+        options.fsname = store.as_os_str().to_owned();
     }
 }
 
-/// Standard output and standard error go nowhere from here on.
-fn leave_the_pipes() -> Result<()> {
-    let null = rustix::fs::openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).and_then(
-        |null| {
-            rustix::stdio::dup2_stdout(&null)?;
-            rustix::stdio::dup2_stderr(&null)
-        },
-    );
+fn nowhere() -> Result<OwnedFd> {
+    let null = rustix::fs::openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     null.map_err(std::io::Error::from).context(|| "/dev/null")
+}
+
+/// Standard output and standard error go to `null` from here on.
+fn leave_the_pipes(null: &OwnedFd) -> Result<()> {
+    let left = rustix::stdio::dup2_stdout(null).and_then(|()| rustix::stdio::dup2_stderr(null));
+    left.map_err(std::io::Error::from).context(|| "/dev/null")
 }
 
 /// The process at the other end of our standard input has closed it, or died: stop, as if by SIGTERM.

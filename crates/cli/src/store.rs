@@ -33,8 +33,13 @@ pub(crate) fn mkfs(store: &Path) -> Result<()> {
     if bucket::mkfs(store)? {
         return Ok(());
     }
+    refuse_mount(store)?;
     remove_lost(store)?;
     let named = || store.display().to_string();
+    if std::fs::metadata(store).is_ok_and(|found| !found.is_dir()) {
+        let text = "not a directory: give an empty or a new one";
+        return Err(Failure::Failed(format!("{}: {text}", store.display())));
+    }
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(store).context(named)?;
     // One mkfs at a time, and none below a mount.
     let disk = HostDisk::lock(store).map_err(failure(store))?;
@@ -126,11 +131,28 @@ pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
     is_store.then_some(source)
 }
 
+/// # Errors
+/// That `store` is where something of ours is mounted, and no store.
+pub(crate) fn refuse_mount(store: &Path) -> Result<()> {
+    let Some(source) = sluice_fuse::source_at(store) else { return Ok(()) };
+    let (dir, source) = (store.display(), Path::new(&source).display());
+    Err(Failure::Usage(match mounted_on(store) {
+        Some(_) if Bucket::is_url(Path::new(&source.to_string())) => {
+            format!("{dir}: a mount of the store {source}: give that")
+        }
+        Some(_) => {
+            format!("{dir}: a mount of the store {source}: give that, after `sluice umount {dir}`")
+        }
+        None => format!("{dir}: a mount of {source}, which is no store: give the store that was mounted"),
+    }))
+}
+
 /// What a store says of itself: the one in `place`, or that is mounted there.
 pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
     let mounted = mounted_on(place);
     let store = mounted.as_deref().unwrap_or(place);
-    let (info, size, content, user) = match bucket::at(store).map_err(failure(store))? {
+    refuse_mount(store)?;
+    let (info, size, content, user) = match bucket::given(store)? {
         Some(bucket) => {
             let (info, size, user) = bucket::info(&bucket).map_err(failure(store))?;
             (info, size, None, user)
@@ -245,7 +267,8 @@ fn failure_of_server(store: &Path) -> Option<String> {
 /// Checks a store, and mends it if asked: the exit status of fsck(8).
 pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
     say_nothing_of_panics_that_are_findings();
-    if let Some(bucket) = bucket::at(&args.store).map_err(failure(&args.store))? {
+    refuse_mount(&args.store)?;
+    if let Some(bucket) = bucket::given(&args.store)? {
         if args.repair {
             return Err(bucket::no_repair(&args.store));
         }

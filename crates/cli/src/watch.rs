@@ -26,11 +26,17 @@ pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()
     let place = || dir.display().to_string();
     if hot {
         let answer = control::hot_locks(dir).context(place)?;
-        let answer = answer.ok_or_else(|| {
-            let text = "the kernel serves the locks here and counts nothing: mount with -o locks=sluice";
-            Failure::Failed(format!("{}: {text}", place()))
+        let answer = answer.ok_or_else(|| match sluice_fuse::is_within(dir) {
+            Ok(false) => no_server(dir),
+            _ => {
+                let text = "the kernel serves the locks here and counts nothing: mount with -o locks=sluice";
+                Failure::Failed(format!("{}: {text}", place()))
+            }
         })?;
         return Output::plain().give(mount_locks::hot_files(&answer)?.as_bytes());
+    }
+    if !sluice_fuse::is_within(dir).context(place)? {
+        return Err(no_server(dir));
     }
     let text = control::all_locks(dir).context(place)?;
     if !table && !json {
@@ -83,12 +89,21 @@ fn say_if_elsewhere(dir: &Path) {
 
 fn ask(dir: &Path) -> Result<Vec<u8>> {
     let answer = control::stat(dir).context(|| dir.display().to_string())?;
-    answer.ok_or_else(|| {
-        Failure::Failed(format!(
-            "{}: no server of sluicefs has it mounted in this network namespace",
-            dir.display()
-        ))
-    })
+    answer.ok_or_else(|| no_server(dir))
+}
+
+/// That no server answers for `path`, and why.
+pub(crate) fn no_server(path: &Path) -> Failure {
+    // Of a dead mount the kernel may know what it knew before.
+    let dead = rustix::fs::statfs(path).map_err(io::Error::from).err().filter(sluice_fuse::is_dead);
+    if let Some(error) = dead {
+        return Failure::from(error).in_context(path.display());
+    }
+    let text = match sluice_fuse::is_within(path) {
+        Ok(true) => "no server of this mount answers in this network namespace: ask where it was mounted",
+        _ => "not in a sluicefs mount: `sluice mount` makes one",
+    };
+    Failure::Failed(format!("{}: {text}", path.display()))
 }
 
 /// The address in an option `metrics=ADDRESS`, if the list has one, and the list without it.
@@ -109,7 +124,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
 /// Answers every HTTP request at `address` with the counts of the mount `device`, until the process ends.
 pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32)) -> Result<()> {
-    let listener = TcpListener::bind(address).context(|| format!("metrics={address}"))?;
+    let listener = TcpListener::bind(address).context(|| format!("mount option metrics={address}"))?;
     thread::spawn(move || {
         // One after the other: a collector of metrics asks every few seconds.
         for client in listener.incoming() {

@@ -58,6 +58,8 @@ fn the_helper_mounts_what_mount_asks_for_and_ignores_what_is_for_others() {
         (vec!["scratch"], 1, "give SOURCE DIR"),
         (vec!["scratch", text, "-o", "turbo"], 1, "unknown mount option"),
         (vec!["scratch", "/no/such/place"], 32, "give an existing directory"),
+        (vec!["./store", text], 1, "give the store's path from the root on"),
+        (vec!["s3:/bucket", text], 1, "write s3://bucket"),
     ] {
         let ran = run(&helper, &arguments);
         assert_eq!(ran.status, Some(status), "{}", ran.stderr);

@@ -286,7 +286,7 @@ fn a_mount_tells_what_it_has_counted_to_people_programs_and_prometheus() {
     assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("kind=\"LOOKUP\""), "{answer}");
     umount(&dir);
     let line = sluice(["stat", scratch.0.to_str().unwrap()]).complaint(1);
-    assert!(line.contains("no server of sluicefs"), "{line}");
+    assert!(line.contains("not in a sluicefs mount"), "{line}");
 }
 
 #[test]

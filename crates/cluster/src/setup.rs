@@ -51,7 +51,9 @@ impl Cluster {
         let mut saved = Saved { name: number.clone(), ttl_ms, made, authority: String::new() };
         match place {
             Rendezvous::Directory(dir) => {
-                std::fs::create_dir_all(dir)?;
+                let named =
+                    |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
+                std::fs::create_dir_all(dir).map_err(named)?;
                 if dir.join(FILE).exists() {
                     return exists(format!("{}: there is a cluster already", dir.display()));
                 }
@@ -98,19 +100,25 @@ impl Cluster {
             };
             io::Error::new(kind, format!("{place}: no cluster: make one with `sluice cluster init`{why}"))
         };
+        let damaged = |_| {
+            let text = format!(
+                "{place}: what says which cluster this is is damaged: make the cluster anew, with other keys"
+            );
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        };
         let saved: Saved = match place {
             Rendezvous::Directory(dir) => {
                 let read = |name| {
                     std::fs::read(dir.join(name)).map_err(|error| none(error.kind(), &format!(" ({error})")))
                 };
-                let mut saved: Saved = serde_json::from_slice(&read(FILE)?)?;
+                let mut saved: Saved = serde_json::from_slice(&read(FILE)?).map_err(damaged)?;
                 saved.authority = String::from_utf8_lossy(&read(CERTIFICATE)?).into_owned();
                 saved
             }
             Rendezvous::Etcd { endpoints, name } => {
                 let charter = Etcd::charter(&Rendezvous::access(endpoints), name)?;
                 let charter = charter.ok_or_else(|| none(io::ErrorKind::NotFound, ""))?;
-                serde_json::from_str(&charter)?
+                serde_json::from_str(&charter).map_err(damaged)?
             }
         };
         Ok(Cluster { place: place.clone(), saved })
@@ -142,8 +150,9 @@ impl Cluster {
         if !keys.join("node.key").exists() {
             return self.new_identity(keys);
         }
-        let identity = Identity::load(keys).map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: no identity of a node: {error}", keys.display()))
+        let identity = Identity::load(keys).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => error,
+            kind => io::Error::new(kind, format!("{}: no identity of a node: {error}", keys.display())),
         })?;
         self.check(identity, keys)
     }
@@ -154,6 +163,9 @@ impl Cluster {
     /// If it is not there, or may not be read, or is of another cluster.
     pub fn new_identity(&self, keys: &Path) -> io::Result<Identity> {
         let ca = ClusterCa::load(keys).map_err(|error| {
+            if error.kind() == io::ErrorKind::InvalidData {
+                return error;
+            }
             let text = format!(
                 "{}: no ca.key of the cluster's authority: bring here what `sluice cluster join` makes ({error})",
                 keys.display()

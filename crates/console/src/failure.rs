@@ -50,6 +50,17 @@ impl<T, E: Into<Failure>> Context<T> for std::result::Result<T, E> {
     }
 }
 
+/// `text` without the numbers of the system's errors, which it has in words.
+pub fn in_words(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    parts.fold(first, |text, part| match part.split_once(')') {
+        Some((number, rest)) if is_number(number) => text + rest,
+        _ => text + " (os error " + part,
+    })
+}
+
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Failure {
         match errno {

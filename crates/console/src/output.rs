@@ -1,6 +1,6 @@
 //! Output: standard output whose reader may leave (`sluice demo | head`), which is the reader's right and no error.
 
-use crate::failure::Result;
+use crate::failure::{Context, Result};
 use crate::interrupt::Interrupt;
 use std::io::{self, ErrorKind, Stdout, Write};
 
@@ -25,8 +25,7 @@ impl Output {
 
     /// Writes all of `bytes`.
     pub fn give(&mut self, bytes: &[u8]) -> Result<()> {
-        self.write_all(bytes)?;
-        Ok(self.flush()?)
+        self.write_all(bytes).and_then(|()| self.flush()).context(|| "cannot write to standard output")
     }
 
     /// What `outcome` is worth when it ended because nobody read any more: nothing is wrong then.

@@ -1,6 +1,6 @@
 //! Program: the file of the running program, and those of the programs that are installed with it.
 
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Failure, Result, in_words};
 use rustix::fs::{Access, access};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,8 +38,17 @@ pub fn exit_status(outcome: Result<u8>) -> ExitCode {
 pub fn complain(text: &str, status: u8) -> ExitCode {
     use std::io::Write;
     // If standard error is gone, the exit status still tells.
-    let _ = writeln!(std::io::stderr(), "sluice: {text}");
+    let _ = writeln!(std::io::stderr(), "sluice: {}", printable(text));
     ExitCode::from(status)
+}
+
+/// `text` on one line of a terminal, whatever the names in it are.
+pub fn printable(text: &str) -> String {
+    let escaped = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    in_words(text).chars().map(escaped).collect()
 }
 
 /// The message of a usage error of `clap` on one line, without its usage text.
@@ -60,6 +69,16 @@ pub fn one_line(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_is_one_line_without_numbers_of_errors() {
+        let full = std::io::Error::from_raw_os_error(28);
+        assert_eq!(
+            printable(&format!("a\nb\u{1b}: {full} ({full}): x")),
+            "a\\nb\\u{1b}: No space left on device (No space left on device): x"
+        );
+        assert_eq!(printable("the (os error is) it"), "the (os error is) it");
+    }
 
     #[test]
     fn a_companion_is_an_executable_file_beside_the_program_or_in_the_path() {

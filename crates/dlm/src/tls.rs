@@ -56,9 +56,10 @@ impl ClusterCa {
     /// # Errors
     /// If they are not there, or are not what they should be.
     pub fn load(dir: &Path) -> io::Result<ClusterCa> {
-        let certificate = CertificateDer::from_pem_file(dir.join("ca.pem")).map_err(of_pem)?;
-        let key = PrivateKeyDer::from_pem_file(dir.join("ca.key")).map_err(of_pem)?;
-        let key = KeyPair::try_from(&key).map_err(io::Error::other)?;
+        let certificate = certificate(dir, "ca.pem")?;
+        must_be_authority(dir, &certificate)?;
+        let key = PrivateKeyDer::from_pem_file(dir.join("ca.key")).map_err(of_pem(dir, "ca.key"))?;
+        let key = KeyPair::try_from(&key).map_err(|_| damaged(dir, "ca.key"))?;
         Ok(ClusterCa { certificate, issuer: Issuer::new(ClusterCa::params()?, key) })
     }
 
@@ -98,9 +99,10 @@ impl Identity {
     /// # Errors
     /// If they are not there, or are not what they should be.
     pub fn load(dir: &Path) -> io::Result<Identity> {
-        let certificate = |name| CertificateDer::from_pem_file(dir.join(name)).map_err(of_pem);
-        let key = PrivateKeyDer::from_pem_file(dir.join("node.key")).map_err(of_pem)?;
-        Ok(Identity { ca: certificate("ca.pem")?, certificate: certificate("node.pem")?, key })
+        let key = PrivateKeyDer::from_pem_file(dir.join("node.key")).map_err(of_pem(dir, "node.key"))?;
+        let (ca, certificate) = (certificate(dir, "ca.pem")?, certificate(dir, "node.pem")?);
+        must_be_authority(dir, &ca)?;
+        Ok(Identity { ca, certificate, key })
     }
 
     /// Writes them. The key is readable by its owner alone.
@@ -159,12 +161,28 @@ fn save_key(path: &Path, der: &[u8]) -> io::Result<()> {
     file.write_all(pem("PRIVATE KEY", der).as_bytes())
 }
 
-/// An error of a file, where it is one.
-fn of_pem(error: rustls::pki_types::pem::Error) -> io::Error {
-    match error {
+/// The certificate in the file `name` of `dir`.
+fn certificate(dir: &Path, name: &str) -> io::Result<CertificateDer<'static>> {
+    CertificateDer::from_pem_file(dir.join(name)).map_err(of_pem(dir, name))
+}
+
+/// # Errors
+/// Nobody can believe `certificate`, which is that of `ca.pem` in `dir`.
+fn must_be_authority(dir: &Path, certificate: &CertificateDer<'static>) -> io::Result<()> {
+    RootCertStore::empty().add(certificate.clone()).map_err(|_| damaged(dir, "ca.pem"))
+}
+
+/// What it means that the file `name` of `dir` cannot be read.
+fn of_pem(dir: &Path, name: &str) -> impl FnOnce(rustls::pki_types::pem::Error) -> io::Error {
+    move |error| match error {
         rustls::pki_types::pem::Error::Io(error) => error,
-        error => io::Error::other(error),
+        _ => damaged(dir, name),
     }
+}
+
+fn damaged(dir: &Path, name: &str) -> io::Error {
+    let text = format!("{} holds no certificate or key: bring it here again", dir.join(name).display());
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 fn pem(label: &str, der: &[u8]) -> String {

@@ -27,6 +27,8 @@ pub enum MountError {
     Unreachable(PathBuf, io::Error),
     /// The place to mount on is not a directory.
     NotADirectory(PathBuf),
+    /// A sluicefs is mounted there already.
+    Mounted(PathBuf),
     /// The place to mount on is a mount whose server ended.
     Dead(PathBuf),
     /// No sluicefs is mounted at the place to unmount.
@@ -94,6 +96,11 @@ impl fmt::Display for MountError {
             MountError::NotADirectory(dir) => {
                 write!(f, "{} is not a directory: give an existing directory to mount on", dir.display())
             }
+            MountError::Mounted(dir) => write!(
+                f,
+                "{0}: a sluicefs is mounted there already: unmount it with `sluice umount {0}`, or give another directory",
+                dir.display()
+            ),
             MountError::Dead(dir) => {
                 let dir = dir.display();
                 write!(f, "{dir} is a mount whose server has ended: remove it with `sluice umount {dir}`")
@@ -138,6 +145,66 @@ impl error::Error for MountError {
             | MountError::Unreachable(_, error)
             | MountError::System(_, error) => Some(error),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_is_a_line_that_says_what_to_do() {
+        let not_found = || io::Error::from(io::ErrorKind::NotFound);
+        let dir = || PathBuf::from("/m");
+        for (error, told) in [
+            (MountError::NoDevice(not_found()), "/dev/fuse is missing: load the module with `modprobe fuse`"),
+            (
+                MountError::NoDevice(io::ErrorKind::PermissionDenied.into()),
+                "start the container with --device /dev/fuse",
+            ),
+            (MountError::NoHelper, "install the package fuse3, or mount as root"),
+            (MountError::DeviceForRootOnly, "with `chmod 666 /dev/fuse`, or mount as root"),
+            (MountError::Helper("it sent no device".into()), "fusermount3 refused: it sent no device"),
+            (MountError::AllowOther, "add the line user_allow_other to /etc/fuse.conf"),
+            (MountError::Unreachable(dir(), not_found()), ": give an existing directory"),
+            (MountError::NotADirectory(dir()), " is not a directory: give an existing directory to mount on"),
+            (
+                MountError::Mounted(dir()),
+                ": a sluicefs is mounted there already: unmount it with `sluice umount ",
+            ),
+            (MountError::Dead(dir()), " is a mount whose server has ended: remove it with `sluice umount "),
+            (
+                MountError::NotMounted(dir()),
+                ": no sluicefs is mounted there: give the directory that was given to mount",
+            ),
+            (
+                MountError::Denied(dir()),
+                ": run as root or as the directory's owner (container: --cap-add SYS_ADMIN)",
+            ),
+            (MountError::Busy(dir()), " is in use: leave it and close its files, or unmount lazily"),
+            (
+                MountError::OpenForWriting(dir()),
+                " are open for writing: close them before it becomes read-only",
+            ),
+            (MountError::Covered(dir()), "another file system is mounted on top of "),
+            (
+                MountError::Elsewhere(dir()),
+                " is mounted in another mount namespace too: unmount it there, or lazily",
+            ),
+            (MountError::LockFile("x".into()), "mount option lockfile: "),
+            (MountError::Checks("x"), "mount option checks=sluice: "),
+            (
+                MountError::Transport("the kernel did not offer it".into()),
+                "mount option transport=uring: the kernel did not offer it",
+            ),
+            (MountError::Writeback("x"), "mount option writeback: "),
+            (MountError::Alone, "with the option writeback, which must be its only one: unmount that first"),
+            (MountError::KernelTooOld, "the kernel's FUSE is too old: Linux 5.12 or newer is needed"),
+            (MountError::System("start a thread", not_found()), "cannot start a thread: "),
+        ] {
+            let line = error.to_string();
+            assert!(line.contains(told) && !line.contains('\n'), "{line}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! given to it as standard input, so that no descriptor needs to leak into other children.
 
 use crate::{CheckMode, Ended, MountError, MountOptions, is_dead, mountinfo};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -16,6 +16,8 @@ use std::fs;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -30,7 +32,11 @@ pub(crate) fn mountpoint(dir: &Path) -> Result<PathBuf, MountError> {
     let path = dir.canonicalize().map_err(unreachable)?;
     let metadata = path.metadata().map_err(unreachable)?;
     reach(&path).map_err(unreachable)?;
-    if metadata.is_dir() { Ok(path) } else { Err(MountError::NotADirectory(path)) }
+    match () {
+        () if !metadata.is_dir() => Err(MountError::NotADirectory(path)),
+        () if source_at(&path).is_some() => Err(MountError::Mounted(path)),
+        () => Ok(path),
+    }
 }
 
 /// Mounts on `dir`, an absolute path. Returns the device to serve and the number (`st_dev`) of the mount.
@@ -52,6 +58,19 @@ pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<(OwnedFd, (u32
 /// cache also when the mount is dead.
 pub(crate) fn reach(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::statfs(path).map(drop)?)
+}
+
+/// The device number of the file system that holds `path`.
+pub(crate) fn device_of(path: &Path) -> io::Result<(u32, u32)> {
+    // What the kernel knows will do: a node of a cluster may have no server that could be asked for more.
+    match rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
+        Ok(found) => Ok((found.stx_dev_major, found.stx_dev_minor)),
+        Err(rustix::io::Errno::NOSYS) => {
+            let dev = path.metadata()?.dev();
+            Ok((rustix::fs::major(dev), rustix::fs::minor(dev)))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What is to become of those who use a mount that is unmounted.
@@ -102,6 +121,17 @@ pub fn source_at(dir: &Path) -> Option<OsString> {
     let dir = absolute(dir, &mounts).ok()?;
     let entry = mounts.into_iter().rev().find(|entry| entry.mountpoint == dir)?;
     (entry.kind == format!("fuse.{SUBTYPE}")).then_some(entry.source)
+}
+
+/// Whether a sluicefs holds `path`, mounted where this process sees it.
+///
+/// # Errors
+/// When `path` or the table of mounts cannot be read.
+pub fn is_within(path: &Path) -> io::Result<bool> {
+    let device = device_of(path)?;
+    Ok(mountinfo::read()?
+        .iter()
+        .any(|entry| entry.device == device && entry.kind == format!("fuse.{SUBTYPE}")))
 }
 
 /// The device number of the mount of ours whose source is `source`, if there is one.
@@ -226,7 +256,7 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountEr
     flags.set(MountFlags::NOEXEC, options.noexec);
     // The data have no NUL in them.
     let data = CString::new(data).map_err(|error| MountError::System("mount", error.into()))?;
-    match rustix::mount::mount(&*options.fsname, dir, format!("fuse.{SUBTYPE}"), flags, &*data) {
+    match rustix::mount::mount(&options.fsname, dir, format!("fuse.{SUBTYPE}"), flags, &*data) {
         Ok(()) => Ok(device),
         Err(Errno::PERM | Errno::ACCESS) => Err(MountError::Denied(dir.into())),
         Err(errno) => Err(MountError::System("mount", errno.into())),
@@ -234,8 +264,8 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountEr
 }
 
 fn mount_with_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let mut list =
-        format!("default_permissions,subtype={SUBTYPE},fsname={}", options.fsname.replace(',', "\\,"));
+    let mut list = OsString::from(format!("default_permissions,subtype={SUBTYPE},fsname="));
+    list.push(escaped(&options.fsname));
     let switches = [
         (options.admits_others(false), ",allow_other"),
         (options.read_only, ",ro"),
@@ -247,7 +277,7 @@ fn mount_with_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
         (!options.nosuid.unwrap_or(true), ",suid"),
         (!options.nodev.unwrap_or(true), ",dev"),
     ];
-    switches.iter().filter(|(on, _)| *on).for_each(|(_, name)| list.push_str(name));
+    switches.iter().filter(|(on, _)| *on).for_each(|(_, name)| list.push(name));
 
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -267,6 +297,13 @@ fn mount_with_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
     receive_descriptor(&ours)
         .map_err(|error| MountError::System("receive the device from fusermount3", error))?
         .ok_or_else(|| MountError::Helper("it sent no device".into()))
+}
+
+/// `name` as the helper reads it in a list of options.
+fn escaped(name: &OsStr) -> OsString {
+    let bytes = name.as_bytes().iter();
+    let escaped = bytes.flat_map(|&byte| [(b",\\".contains(&byte)).then_some(b'\\'), Some(byte)]);
+    OsString::from_vec(escaped.flatten().collect())
 }
 
 /// The descriptor that the helper sent along with one byte.

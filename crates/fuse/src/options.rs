@@ -2,6 +2,7 @@
 
 use sluice_sync::cpu;
 use sluice_vfs::NAME_MAX;
+use std::ffi::OsString;
 use std::fmt;
 
 /// The smallest and largest `max_write`, in bytes.
@@ -10,7 +11,7 @@ const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 const THREADS_MAX: usize = 256;
 /// What an unknown option is answered with.
 const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, relatime, strictatime, nodiratime, diratime, sync, async, nosuid, suid, \
-                     nodev, dev, noexec, exec, writeback, nowriteback, transport=auto|uring|classic, threads=N, max_write=N, fsname=NAME";
+                     nodev, dev, noexec, exec, writeback, nowriteback, transport=auto|uring|classic, threads=N, max_write=N, nfs_export, fsname=NAME";
 
 /// Who serves the file locks of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,8 +106,11 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// Most bytes in one READ or WRITE, rounded down to whole pages.
     pub max_write: u32,
+    /// A file handle leads to its file also when the kernel has forgotten the file, as an NFS server wants it. An overlayfs on
+    /// top of such a mount answers `ESTALE`, for a fault of the kernel.
+    pub nfs_export: bool,
     /// What the mount table shows as the source.
-    pub fsname: String,
+    pub fsname: OsString,
 }
 
 impl Default for MountOptions {
@@ -130,6 +134,7 @@ impl Default for MountOptions {
             transport: Transport::Auto,
             threads: None,
             max_write: 128 << 10,
+            nfs_export: false,
             fsname: "sluicefs".into(),
         }
     }
@@ -269,10 +274,9 @@ impl MountOptions {
                     )));
                 }
             },
-            ("fsname", Some(value)) if value.contains(['\\', '\n', '\0']) || value.is_empty() => {
-                return Err(OptionError::bad_value(
-                    "mount option fsname: give a name without backslash or newline",
-                ));
+            ("nfs_export", None) => self.nfs_export = true,
+            ("fsname", Some(value)) if value.contains('\0') || value.is_empty() => {
+                return Err(OptionError::bad_value("mount option fsname: give a name"));
             }
             ("fsname", Some(value)) => self.fsname = value.into(),
             _ => {
@@ -294,7 +298,7 @@ mod tests {
             MountOptions::parse("ro,locks=sluice,threads=3,,max_write=1048576,fsname=x=y,rw").expect("valid");
         assert_eq!(options.locks, LockMode::Sluice);
         assert_eq!((options.threads, options.thread_count()), (Some(3), 3));
-        assert_eq!((options.max_write, options.fsname.as_str()), (1 << 20, "x=y"));
+        assert_eq!((options.max_write, options.fsname.to_str()), (1 << 20, Some("x=y")));
         assert!(!options.read_only);
         assert!(MountOptions::default().thread_count() >= 2);
     }

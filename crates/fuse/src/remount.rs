@@ -36,6 +36,11 @@ const OPTIONS: [(&str, MountFlags, MountFlags); 14] = [
 const OF_KERNEL: [&str; 8] =
     ["remount", "default_permissions", "allow_other", "fd", "rootmode", "user_id", "group_id", "max_read"];
 
+/// Whether `option` is one that only a mount that is there can have: `remount`, and what the kernel shows.
+pub fn is_of_remount(option: &str) -> bool {
+    OF_KERNEL.contains(&option.split('=').next().unwrap_or(option))
+}
+
 /// Changes the flags of the sluicefs that is mounted at `dir` as `options` say, a list separated by commas of `ro`, `rw`,
 /// `nosuid`, `noatime` and their like; flags that it does not name stay. Returns the options that stay as they were, because
 /// they are those of the file system and its server.
@@ -50,7 +55,7 @@ pub fn remount_at(dir: &Path, options: &str) -> Result<Vec<String>, MountError> 
     for option in options.split(',').filter(|option| !option.is_empty()) {
         match OPTIONS.iter().find(|(name, ..)| *name == option) {
             Some((_, clears, sets)) => flags = flags.difference(*clears) | *sets,
-            None if OF_KERNEL.contains(&option.split('=').next().unwrap_or(option)) => {}
+            None if is_of_remount(option) => {}
             None => unchanged.push(option.to_owned()),
         }
     }

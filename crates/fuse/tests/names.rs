@@ -111,7 +111,8 @@ fn forget(fixture: &Fixture, but: usize) -> bool {
 
 #[test]
 fn a_handle_leads_to_its_file_as_long_as_that_has_a_name_or_is_open() {
-    for options in LOCK_MODES {
+    for options in LOCK_MODES.map(|locks| format!("{locks},nfs_export")) {
+        let options = options.as_str();
         let Some(fixture) = Fixture::new(options) else { return };
         fs::create_dir_all(fixture.path("d/sub")).expect("writable");
         fs::create_dir(fixture.path("e")).expect("writable");
@@ -168,7 +169,8 @@ fn a_handle_of_a_file_in_a_store_leads_to_it_after_the_next_mount() {
     if !harness::can_mount() || !rustix::process::geteuid().is_root() {
         return skipped("a handle is opened by root");
     }
-    for options in LOCK_MODES {
+    for options in LOCK_MODES.map(|locks| format!("{locks},nfs_export")) {
+        let options = options.as_str();
         let store = fresh_dir();
         let made = Superblock::create(&store, options_of_ours()).expect("an empty directory");
         let fixture = Fixture::of(&made, options);

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates of the program. What the lab says of a measurement is not for everybody.
-const CRATES: [&str; 6] = ["cli", "fuse", "store", "bucket", "dlm", "cluster"];
+const CRATES: [&str; 7] = ["cli", "console", "fuse", "store", "bucket", "dlm", "cluster"];
 /// What makes an error of a string.
 const MAKERS: &[&str] = &[
     "Failure::Usage",

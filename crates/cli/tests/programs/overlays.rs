@@ -1,19 +1,19 @@
-//! Overlays: overlayfs with its upper layer on the mount does what it does with that on tmpfs.
+//! Overlays: overlayfs with its upper layer, or both layers, on the mount does what it does with them on tmpfs.
 
 use crate::stage::{LOCK_MODES, Stage, skip};
 use std::os::unix::fs::MetadataExt;
 
-/// Works in an overlay whose upper layer is in `$UP`, and prints what is then in the overlay, in the upper layer, and in the
-/// overlay once it is mounted anew and the kernel has forgotten it.
+/// Works in an overlay of `$LOWER` and an upper layer in `$UP`, and prints what is then in the overlay, in the upper layer, in the
+/// overlay when the kernel has dropped its caches, and once it is mounted anew.
 const WORK: &str = r#"
 trap 'cd /; umount $HOST/merged' EXIT
-rm -rf $HOST/lower $HOST/merged $UP/upper $UP/work
-mkdir $HOST/lower $HOST/merged $UP/upper $UP/work
-(cd $HOST/lower; mkdir -p emptied replaced/below moved/below keeps; echo one >changed; echo two >removed; echo three >renamed
+rm -rf $LOWER $HOST/merged $UP/upper $UP/work
+mkdir $LOWER $HOST/merged $UP/upper $UP/work
+(cd $LOWER; mkdir -p emptied replaced/below moved/below keeps; echo one >changed; echo two >removed; echo three >renamed
  echo four >linked; ln linked linked-too; ln -s changed symlink; echo five >replaced/below/f; echo six >moved/below/f
  echo seven >emptied/a; echo eight >emptied/b; head -c 3000000 /dev/zero | tr '\0' x >large; mkfifo fifo
  setfattr -n user.lower -v value changed; for n in $(seq 200); do echo $n >keeps/$n; done)
-overlay() { mount -t overlay overlay -o lowerdir=$HOST/lower,upperdir=$UP/upper,workdir=$UP/work,$OPTIONS $HOST/merged; }
+overlay() { mount -t overlay overlay -o lowerdir=$LOWER,upperdir=$UP/upper,workdir=$UP/work,$OPTIONS $HOST/merged; }
 overlay
 cd $HOST/merged
 echo more >>changed; chmod 600 changed; setfattr -n user.upper -v value changed
@@ -28,6 +28,7 @@ list() { find . -mindepth 1 -printf '%p %y %m %U:%G %n %l\n' | sort; find . -typ
 list; getfattr -d -m user changed; stat -c %Y changed
 cd $UP/upper
 find . -printf '%p %y %m %U:%G\n' | sort; find . | sort | xargs getfattr -h -m overlay
+cd $HOST/merged; sync; echo 2 >/proc/sys/vm/drop_caches || :; list; echo late >>linked-too; cat linked
 cd /; umount $HOST/merged; echo 2 >/proc/sys/vm/drop_caches || :; overlay; cd $HOST/merged; list
 "#;
 
@@ -63,10 +64,15 @@ fn an_overlay_with_its_upper_layer_here_is_as_one_on_tmpfs() {
         for options in
             ["redirect_dir=on", "redirect_dir=off", "redirect_dir=on,metacopy=on,index=on", "userxattr"]
         {
-            let run = |up: &str| stage.sh(&format!("UP={up} OPTIONS={options} sh -eu $HOST/work"));
-            let (ours, theirs) = (run("$MNT"), run("$HOST/tmpfs"));
-            assert!(theirs.contains("./removed c"), "the upper layer has a whiteout: {theirs}");
-            assert_eq!(ours, theirs, "with {options}");
+            for both in [false, true] {
+                let run = |up: &str| {
+                    let lower = if both { format!("{up}/lower") } else { "$HOST/lower".to_owned() };
+                    stage.sh(&format!("LOWER={lower} UP={up} OPTIONS={options} sh -eu $HOST/work"))
+                };
+                let (ours, theirs) = (run("$MNT"), run("$HOST/tmpfs"));
+                assert!(theirs.contains("./removed c"), "the upper layer has a whiteout: {theirs}");
+                assert_eq!(ours, theirs, "with {options}, both layers here: {both}");
+            }
         }
     }
 }

@@ -1,14 +1,13 @@
 //! The asking side.
 
 use super::{ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, address, is_trusted, pid_namespace, socket_file};
-use crate::mount::reach;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use crate::mount::{device_of, reach};
+use rustix::fs::{Mode, OFlags};
 use sluice_sync::time::Duration;
 use sluice_vfs::{Errno, StoreContent};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -232,18 +231,6 @@ fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
     match answer.strip_prefix(OK.as_bytes()) {
         Some(rest) => Ok(rest.to_vec()),
         None => Err(io::Error::other(String::from_utf8_lossy(&answer).trim().to_string())),
-    }
-}
-
-fn device_of(dir: &Path) -> io::Result<(u32, u32)> {
-    // What the kernel knows will do: a node of a cluster may have no server that could be asked for more.
-    match rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
-        Ok(found) => Ok((found.stx_dev_major, found.stx_dev_minor)),
-        Err(rustix::io::Errno::NOSYS) => {
-            let dev = dir.metadata()?.dev();
-            Ok((rustix::fs::major(dev), rustix::fs::minor(dev)))
-        }
-        Err(error) => Err(error.into()),
     }
 }
 

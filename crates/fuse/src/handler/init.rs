@@ -23,12 +23,13 @@ const CONGESTION_THRESHOLD: u16 = 96;
 /// - `CACHE_SYMLINKS`, `EXPLICIT_INVAL_DATA`: the kernel keeps what it has until it is told otherwise;
 /// - `POSIX_ACL` with `DONT_MASK`: the kernel checks ACLs, and the umask is applied here, where a default ACL
 ///   can replace it;
-/// - `EXPORT_SUPPORT`: a file handle leads to its file although the kernel has forgotten that (`nodes`);
 /// - `SETXATTR_EXT`: the layout of SETXATTR that says when to clear the set-group-ID bit;
 /// - `ALLOW_IDMAP`: mounts that map users to others. It needs `default_permissions`; the kernel then tells the user only of
 ///   requests that make a file.
 ///
-/// `WRITEBACK_CACHE` makes the kernel the owner of size and times: only on request. Never taken: `ATOMIC_O_TRUNC`, which
+/// `WRITEBACK_CACHE` makes the kernel the owner of size and times: only on request. So is `EXPORT_SUPPORT`: with it a file handle
+/// leads to its file although the kernel has forgotten that (`nodes`), and what the kernel then has of the file is a dentry
+/// without a name, which it later takes for one that is stale; overlayfs opens its layers by handles. Never taken: `ATOMIC_O_TRUNC`, which
 /// loses truncations together with messageless opens, and `ASYNC_DIO` (the kernel drops cached pages before an
 /// asynchronous direct write and not after it: a reader that came between kept the old bytes for ever), and `DIRECT_IO_ALLOW_MMAP`: a
 /// guest that goes past its page cache must not map the file shared.
@@ -45,7 +46,6 @@ const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
     .union(InitFlags::EXPLICIT_INVAL_DATA)
     .union(InitFlags::POSIX_ACL)
     .union(InitFlags::DONT_MASK)
-    .union(InitFlags::EXPORT_SUPPORT)
     .union(InitFlags::SETXATTR_EXT)
     .union(InitFlags::ALLOW_IDMAP)
     .union(InitFlags::INIT_EXT);
@@ -86,6 +86,7 @@ impl Connection {
         let by_kernel = self.options.checks == CheckMode::Kernel;
         wanted.set(InitFlags::POSIX_ACL | InitFlags::ALLOW_IDMAP, by_kernel);
         wanted.set(InitFlags::WRITEBACK_CACHE, self.options.writeback);
+        wanted.set(InitFlags::EXPORT_SUPPORT, self.options.nfs_export);
         wanted.set(InitFlags::OVER_IO_URING, self.options.transport == Transport::Uring);
         let flags = wanted & offered;
         let negotiated = Negotiated {

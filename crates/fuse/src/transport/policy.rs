@@ -47,6 +47,9 @@ impl InKernel {
 /// [`MountError::Transport`] where `transport=uring` was asked for and cannot be.
 pub(crate) fn choose(options: &MountOptions, waits: bool, kernel: InKernel) -> Result<Transport, MountError> {
     let obstacle = match (options.locks, options.dedicated, kernel) {
+        _ if options.threads.is_some() => {
+            "each of its queues has a thread: leave threads=N out, or give transport=classic"
+        }
         (LockMode::Sluice, _, _) => {
             "not together with locks=sluice, whose waiting requests would hold the ring: leave one of the two out"
         }

@@ -80,7 +80,9 @@ impl HostDisk {
     /// # Errors
     /// The system's.
     pub fn unlocked(dir: &Path) -> Result<HostDisk, StoreError> {
-        let directory = File::open(dir).map_err(|error| match error.kind() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(dir, flags, Mode::empty()).map(File::from).map_err(io::Error::from);
+        let directory = opened.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotAStore,
             _ => StoreError::Io("open the store's directory", error),
         })?;

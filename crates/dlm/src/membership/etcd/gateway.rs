@@ -81,7 +81,7 @@ impl Gateway {
                 .as_reader()
                 .take(ANSWER_MAX)
                 .read_to_end(&mut text)?;
-            Ok(serde_json::from_slice(&text)?)
+            serde_json::from_slice(&text).map_err(unlike_etcd)
         };
         let attempts = if method == TRANSACTION { 1 } else { self.endpoints.len() };
         let mut outcome = once();
@@ -109,7 +109,7 @@ impl Gateway {
         let mut lines = BufReader::new(body.as_reader());
         let mut line = Vec::new();
         while (&mut lines).take(ANSWER_MAX).read_until(b'\n', &mut line)? > 0 {
-            if !visit(&serde_json::from_slice(&line)?) {
+            if !visit(&serde_json::from_slice(&line).map_err(unlike_etcd)?) {
                 break;
             }
             line.clear();
@@ -127,7 +127,7 @@ impl Gateway {
                 let mut text = Vec::new();
                 let mut body = self.post_with("", "auth/authenticate", &asked, self.patience)??;
                 body.as_reader().take(ANSWER_MAX).read_to_end(&mut text)?;
-                let answer: Value = serde_json::from_slice(&text)?;
+                let answer: Value = serde_json::from_slice(&text).map_err(unlike_etcd)?;
                 let token = answer["token"].as_str().unwrap_or_default().to_owned();
                 *self.token.lock() = token.clone();
                 self.post_with(&token, method, arguments, time)?
@@ -161,7 +161,8 @@ impl Gateway {
                     // What it says is for people only.
                     let _ = answer.into_body().into_reader().take(500).read_to_string(&mut text);
                     let said: Value = serde_json::from_str(&text).unwrap_or_default();
-                    let said = said["message"].as_str().unwrap_or(text.trim());
+                    let unlike = format!("{status}, as no etcd does: is that its address?");
+                    let said = said["message"].as_str().unwrap_or(&unlike);
                     let error = io::Error::other(format!("etcd at {endpoint}: {said}"));
                     // Without a token, or with one that it does not know any more.
                     if status == 401 || said.contains("user name is empty") {
@@ -178,7 +179,9 @@ impl Gateway {
                             | ureq::Error::HostNotFound
                             | ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)
                     ) && !is_refused(&error);
-                    let error = io::Error::other(format!("etcd at {endpoint} does not answer: {error}"));
+                    let said = error.to_string();
+                    let said = said.trim_start_matches("io: ");
+                    let error = io::Error::other(format!("etcd at {endpoint} does not answer: {said}"));
                     if was_sent {
                         return Err(error);
                     }
@@ -215,4 +218,9 @@ pub(super) fn text(value: &Value, field: &str) -> String {
 pub(super) fn number(value: &Value, field: &str) -> u64 {
     let found = &value[field];
     found.as_u64().or_else(|| found.as_str()?.parse().ok()).unwrap_or(0)
+}
+
+/// What it means that an answer is no JSON.
+fn unlike_etcd(_: serde_json::Error) -> io::Error {
+    io::Error::other("the server answers as no etcd does: is that its address?")
 }

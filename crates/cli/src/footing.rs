@@ -1,0 +1,202 @@
+//! Footing: what a file system stands on, and which mount options have an effect there. Others are refused: an option without an
+//! effect is a promise that nobody keeps.
+
+use crate::bucket::Bucket;
+use sluice_console::failure::{Failure, Result};
+use sluice_fuse::{LockMode, MountOptions};
+use std::path::Path;
+
+/// What a file system stands on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Footing {
+    /// Memory.
+    Memory,
+    /// A store in a directory.
+    Directory,
+    /// A store in an object store.
+    Objects,
+    /// A store, in a directory or not, which the nodes of a cluster share.
+    Cluster { in_objects: bool },
+}
+
+/// Options, with a value or for any value; where they have an effect; what is said elsewhere.
+type OptionRule = (&'static [&'static str], fn(Footing, &MountOptions) -> bool, &'static str);
+
+const RULES: [OptionRule; 7] = [
+    (
+        &["memory", "volatile", "cache", "cache_size", "takeover"],
+        |place, _| place != Footing::Memory,
+        "only with a store; the size in memory is size=N",
+    ),
+    (
+        &["mode", "uid", "gid"],
+        |place, _| place == Footing::Memory,
+        "only in memory: the root directory of a store keeps what chmod and chown gave it",
+    ),
+    (
+        &["cache", "cache_size", "takeover"],
+        |place, _| matches!(place, Footing::Objects | Footing::Cluster { in_objects: true }),
+        "only with a store in an object store, whose address is s3://... or file://...",
+    ),
+    (
+        &["takeover"],
+        |place, _| place == Footing::Objects,
+        "not with --cluster, whose nodes take the store from each other by themselves",
+    ),
+    (
+        &["volatile"],
+        |place, _| place == Footing::Directory,
+        "only with a store in a directory, and not with --cluster, where another node goes on",
+    ),
+    (
+        &["nr_locks", "nr_owner_locks", "nodeadlock"],
+        |place, mount| mount.locks == LockMode::Sluice || matches!(place, Footing::Cluster { .. }),
+        "only with locks=sluice; the kernel limits its own locks by nothing",
+    ),
+    (
+        &[
+            "locks=kernel",
+            "lockfile",
+            "checks=sluice",
+            "writeback",
+            "transport=uring",
+            "max_write",
+            "noatime",
+            "nodiratime",
+            "strictatime",
+            "norelatime",
+            "nfs_export",
+            "track",
+        ],
+        |place, _| !matches!(place, Footing::Cluster { .. }),
+        "not with --cluster, where the owner of the cluster serves all nodes alike: leave it out",
+    ),
+];
+
+impl Footing {
+    /// Where a mount of `store` stands, or of a file system in memory; `in_cluster`: as a node of one.
+    pub(crate) fn of(store: Option<&Path>, in_cluster: bool) -> Footing {
+        match store.map(Bucket::is_url) {
+            Some(in_objects) if in_cluster => Footing::Cluster { in_objects },
+            Some(true) => Footing::Objects,
+            Some(false) => Footing::Directory,
+            None => Footing::Memory,
+        }
+    }
+
+    /// # Errors
+    /// The first option of `list` that has no effect here, where `mount` is what the list says of the mount.
+    pub(crate) fn check(self, list: &str, mount: &MountOptions) -> Result<()> {
+        for option in list.split(',') {
+            let name = option.split('=').next().unwrap_or_default();
+            let is_meant = |rule: &&OptionRule| rule.0.contains(&name) || rule.0.contains(&option);
+            if let Some((_, _, why)) = RULES.iter().filter(is_meant).find(|rule| !rule.1(self, mount)) {
+                return Err(Failure::Usage(format!("mount option {option}: {why}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::option_list;
+
+    const PLACES: [Footing; 5] = [
+        Footing::Memory,
+        Footing::Directory,
+        Footing::Objects,
+        Footing::Cluster { in_objects: false },
+        Footing::Cluster { in_objects: true },
+    ];
+
+    /// Each option with a value that it may have, and in how many of `PLACES` it has an effect: m, d, o, and c, C of a cluster.
+    const EFFECTS: &[(&str, &str)] = &[
+        ("locks=kernel", "mdo"),
+        ("locks=sluice", "mdocC"),
+        ("lockfile=locks", "mdo"),
+        ("checks=kernel", "mdocC"),
+        ("checks=sluice", "mdo"),
+        ("allow_other", "mdocC"),
+        ("noallow_other", "mdocC"),
+        ("ro", "mdocC"),
+        ("rw", "mdocC"),
+        ("noatime", "mdo"),
+        ("relatime", "mdocC"),
+        ("strictatime", "mdo"),
+        ("nodiratime", "mdo"),
+        ("diratime", "mdocC"),
+        ("sync", "mdocC"),
+        ("async", "mdocC"),
+        ("nosuid", "mdocC"),
+        ("suid", "mdocC"),
+        ("nodev", "mdocC"),
+        ("dev", "mdocC"),
+        ("noexec", "mdocC"),
+        ("exec", "mdocC"),
+        ("writeback", "mdo"),
+        ("nowriteback", "mdocC"),
+        ("transport=auto", "mdocC"),
+        ("transport=uring", "mdo"),
+        ("transport=classic", "mdocC"),
+        ("threads=3", "mdocC"),
+        ("max_write=8192", "mdo"),
+        ("nfs_export", "mdo"),
+        ("fsname=name", "mdocC"),
+        ("size=1M", "mdocC"),
+        ("nr_inodes=100", "mdocC"),
+        ("mode=700", "m"),
+        ("uid=7", "m"),
+        ("gid=7", "m"),
+        ("nr_locks=7", "cC"),
+        ("nr_owner_locks=7", "cC"),
+        ("nodeadlock", "cC"),
+        ("memory=64M", "docC"),
+        ("volatile", "d"),
+        ("cache=/var/cache/fs", "oC"),
+        ("cache_size=1G,cache=/var/cache/fs", "oC"),
+        ("takeover", "o"),
+        ("track", "mdo"),
+        ("log=info", "mdocC"),
+        ("metrics=127.0.0.1:9180", "mdocC"),
+    ];
+
+    #[test]
+    fn each_option_has_an_effect_in_each_place_or_is_refused_there() {
+        for (option, where_used) in EFFECTS {
+            for (place, letter) in PLACES.into_iter().zip("mdocC".chars()) {
+                let taken = option_list(&[(*option).to_owned()], place);
+                assert_eq!(taken.is_ok(), where_used.contains(letter), "{option} {place:?}: {taken:?}");
+                if let Err(refused) = taken {
+                    let Failure::Usage(line) = refused else { panic!("{option}: {refused:?}") };
+                    let name = option.split(',').next().unwrap_or_default();
+                    assert!(line.starts_with(&format!("mount option {name}: ")), "{line}");
+                }
+            }
+        }
+        // With locks of ours they are limited everywhere.
+        for place in [Footing::Memory, Footing::Directory, Footing::Objects] {
+            let options = "locks=sluice,nr_locks=7,nr_owner_locks=7,nodeadlock".to_owned();
+            assert!(option_list(&[options], place).is_ok());
+        }
+    }
+
+    #[test]
+    fn each_option_that_there_is_stands_in_the_table_of_effects() {
+        let Err(Failure::Usage(known)) = option_list(&["turbo".to_owned()], Footing::Memory) else {
+            panic!("there is no such option")
+        };
+        let (_, known) = known.split_once("known are ").expect("a list");
+        let known = known.replace("of a store: ", "").replace("of one in an object store: ", "");
+        for option in known.split([',', ';']).map(str::trim).filter(|option| !option.is_empty()) {
+            let (name, values) = option.split_once('=').unwrap_or((option, ""));
+            let values = if values.starts_with(char::is_lowercase) { values } else { "" };
+            for value in values.split('|') {
+                let start = format!("{name}={value}");
+                let is_there = EFFECTS.iter().any(|(one, _)| *one == name || one.starts_with(&start));
+                assert!(is_there, "{option}: {value}");
+            }
+        }
+    }
+}
