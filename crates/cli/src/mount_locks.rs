@@ -209,6 +209,7 @@ mod tests {
         let text = hot_files(answer).expect("it is of this version");
         let line: Vec<&str> = text.lines().nth(1).expect("a file").split_whitespace().collect();
         assert_eq!((line.first(), line.last()), (Some(&"12"), Some(&"4,000")));
-        assert!(hot_files(b"nonsense\n").is_err());
+        let nonsense = hot_files(b"nonsense\n").unwrap_err().to_string();
+        assert_eq!(nonsense, "the mount's server answers in another form: is it of another version?");
     }
 }
