@@ -24,7 +24,7 @@ use crate::{Access, Cred, Errno};
 
 /// The only version of the attribute's form.
 const VERSION: u32 = 2;
-/// What the attribute holds as the id of an entry that names nobody. Names nobody as a user or group either.
+/// The id of an entry without a user or group. Names nobody as a user or group either.
 const NO_ID: u32 = u32::MAX;
 /// Bytes of the version, and of each entry after it: tag (16 bits), permissions (16 bits), id (32 bits).
 const HEADER_LEN: usize = 4;
@@ -195,9 +195,9 @@ impl Acl {
         self.other = other;
     }
 
-    /// What a new object in a directory with this default list gets: its access list, unless the mode says
-    /// it all, and its mode. `mode` is what the creator asked for, without regard to the umask; bits that are
-    /// not permission bits stay.
+    /// The access list and mode of a new object in a directory with this default list. The list is absent if the mode
+    /// expresses it completely. `mode` is what the creator asked for, without regard to the umask; bits that are not
+    /// permission bits stay.
     ///
     /// The access list is the default list, with owner, mask (owning group without one) and others cut to
     /// what `mode` allows. A new directory takes the default list itself, unchanged, as its own default list.
@@ -279,8 +279,7 @@ mod tests {
         acl(&[&[(U, 6, NO_ID)], &named[..], &[(M, mask, NO_ID), (O, 1, NO_ID)]].concat())
     }
 
-    /// What of read, write and execute the list of `with_mask` gives user `uid` in groups `groups`, one by
-    /// one and all together.
+    /// The subsets of read, write and execute that the list of `with_mask` grants user `uid` in groups `groups`.
     fn allowed(mask: u16, uid: u32, groups: &[u32]) -> Vec<u32> {
         let cred = Cred::with_groups(uid, 99, groups);
         let permits = |&want: &u32| with_mask(mask).permits(1, 10, &cred, Access::from_bits_retain(want));

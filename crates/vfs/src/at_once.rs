@@ -1,17 +1,17 @@
-//! At once: calls that wait for nobody, and what is done where they would have to.
+//! At once: calls that never wait, and the fallback for cases that have to wait.
 //!
 //! # Theory
-//! A call first tries what it can do in the read section of its path walk, or with an open file that is only borrowed: no
-//! reference is counted. Neither may last, so such an attempt waits for no other thread. Where it would have to, it changes
-//! nothing and says [`NotAtOnce::WouldWait`], and the call begins again with references ([`or_waiting`]). That is no error
-//! number, of which `EAGAIN` is one that a caller may be meant to see.
+//! A call first tries what it can do in the read section of its path walk, or with an open file that is only borrowed:
+//! no reference is counted. Neither may last, so such an attempt waits for no other thread. Where it would have to, it
+//! changes nothing and says [`NotAtOnce::WouldWait`], and the call begins again with references ([`or_waiting`]).
+//! `WouldWait` is not an error number: callers may have to see a real `EAGAIN`.
 //!
 //! Over a store a change of names begins its section of the store before the read section of the walk. In both it waits for no lock whose
 //! holder may wait for a grace period.
 
 use crate::Errno;
 
-/// What came of an attempt that waits for nobody.
+/// The outcome of an attempt that never waits.
 pub(crate) type AtOnce<T> = Result<T, NotAtOnce>;
 
 /// Why there is no result.
@@ -19,7 +19,7 @@ pub(crate) type AtOnce<T> = Result<T, NotAtOnce>;
 pub(crate) enum NotAtOnce {
     /// The call fails.
     Failed(Errno),
-    /// Nothing is done: it would have to wait for another thread.
+    /// Nothing has changed: the call would have to wait for another thread.
     WouldWait,
 }
 
@@ -32,7 +32,7 @@ impl From<Errno> for NotAtOnce {
     }
 }
 
-/// What was done at once or, if that would have had to wait, what `waiting` does.
+/// The result of the attempt that never waits, or of `waiting` if the attempt would have had to wait.
 ///
 /// # Errors
 /// Those of both.

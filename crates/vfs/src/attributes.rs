@@ -1,9 +1,9 @@
 //! Attributes: mode and owner of an inode, read without a store.
 //!
 //! # Theory
-//! What permission checks ask for is a small value behind a sequence lock: readers store nothing. It changes by
-//! `chmod` and its like alone; what other calls change lies elsewhere ([`Times`](crate::times), [`Links`](crate::links)),
-//! so that opening or reading a file does not meet a call that gives it another name.
+//! Permission checks read a small value behind a sequence lock: readers store nothing. It changes by `chmod` and its
+//! like alone; what other calls change lies elsewhere ([`Times`](crate::times), [`Links`](crate::links)), so that
+//! opening or reading a file does not meet a call that gives it another name.
 //!
 //! POSIX ACLs are too large for such a lock. They hang behind a pointer of their own, read under RCU, and
 //! [`Attr::has_acls`] says whether there are any; they change only under the lock's writers.
@@ -43,7 +43,7 @@ pub(crate) struct Acls {
 }
 
 impl Acls {
-    /// What they count for against the size of the file system, in bytes.
+    /// The bytes that these lists take from the file system's size limit.
     pub(crate) fn charged(&self) -> u64 {
         let lists = [&self.access, &self.default];
         lists.into_iter().flatten().map(|list| charged(list.bytes() as u64)).sum()
@@ -131,7 +131,7 @@ impl Inode {
             let before = acls.charged();
             change(&mut new_attr, &mut acls)?;
             if is_counted {
-                // First what is added, so that nothing has changed if there is no space.
+                // Space for the additions is taken first, so that nothing has changed if it runs out.
                 self.shared.charge_at_once(acls.charged().saturating_sub(before))?;
                 self.shared.discharge(before.saturating_sub(acls.charged()));
             }

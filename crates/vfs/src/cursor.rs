@@ -36,8 +36,8 @@ impl Cursor {
     /// The position, unless somebody may be about to move it.
     #[inline]
     pub(crate) fn at_rest(&self) -> Option<u64> {
-        // No call held it, and then it was so: one that has taken it meanwhile found the same, or has moved it for good.
-        // Acquire(position): what the call did that moved it; pairs with Release(position) in move_to().
+        // The lock was free after the load began: a call that takes it meanwhile finds the same position or has moved
+        // it for good. Acquire(position): what the call did that moved it; pairs with Release(position) in move_to().
         (!self.moving.is_locked()).then(|| self.position.load(Ordering::Acquire))
     }
 

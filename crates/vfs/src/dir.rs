@@ -3,7 +3,7 @@
 //! # Theory
 //! The names stand in a [`NameTable`]: they are looked up and listed under RCU without a store, and a call that adds,
 //! removes or moves a name locks the bucket of that name alone. So calls about different names of one directory run
-//! side by side. How many names and subdirectories there are is counted in the buckets too and added up when it is asked for.
+//! side by side. The buckets also count names and subdirectories; a query adds the counts of all buckets.
 //!
 //! # Clients must
 //! - lock names of two directories in the order of their inode numbers, and of one directory with `with_two_locked`;
@@ -37,10 +37,10 @@ const BURIED: u32 = u32::MAX;
 /// Names, and where they lead.
 pub(crate) type NamedInodes = Vec<(Box<[u8]>, InodeRef)>;
 
-/// In place of what names add up to: they are in memory, or never were.
+/// Value of `away` while the names are in memory, or if the directory never had any.
 const HERE: u64 = u64::MAX;
 
-/// So many entries are looked at before something is done with the first.
+/// Entries that a batch collects before the first of them is processed.
 pub(crate) const LOOKED_AT_ONCE: usize = 32;
 
 /// The level of names in a file system that no call can reach: locked after any of a living one, as a thread that counts
@@ -63,7 +63,7 @@ pub(crate) struct Dir {
     mounts: OnceLock<Box<MountsHere>>,
     /// How often names came from a store, or left for it, all together. *Atomic (departures).*
     departures: AtomicU32,
-    /// What the names add up to while they are not in memory, or [`HERE`]. *Atomic (departures).*
+    /// The sums over the names while the names are not in memory; [`HERE`] otherwise. *Atomic (departures).*
     away: AtomicU64,
 }
 
@@ -74,12 +74,12 @@ struct MountsHere {
     changing: Mutex<()>,
 }
 
-/// What came of an attempt to remove a directory.
+/// The outcome of an attempt to remove a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Burial {
     /// It has no names and gets none.
     Done,
-    /// Somebody has one of its names locked: to be tried again with no name locked.
+    /// Another thread has one of the names locked: the caller tries again with no name locked.
     Busy,
 }
 
@@ -95,8 +95,8 @@ impl Dir {
         }
     }
 
-    /// How often names came from a store, or left for it. A lookup, or a listing, that found nothing counts only if the directory
-    /// is not [`PARTIAL`](crate::inode::flag::PARTIAL) and this is as it was before.
+    /// How often names came from a store, or left for it. A lookup or listing that found nothing is valid only if the
+    /// directory is not [`PARTIAL`](crate::inode::flag::PARTIAL) and this count has not changed.
     #[inline]
     pub(crate) fn departures(&self) -> u32 {
         // Acquire(departures): what came; pairs with Release(departures) in depart().
@@ -121,7 +121,7 @@ impl Dir {
         self.depart(HERE);
     }
 
-    /// What the names add up to, whether they are in memory or left it.
+    /// The sums over the names, whether in memory or not.
     fn sums(&self) -> Sums {
         loop {
             let departures = self.departures();
@@ -143,7 +143,8 @@ impl Dir {
         self.away.load(Ordering::Relaxed) != HERE
     }
 
-    /// The names of what is `wanted`, in the order of their positions. One that comes or goes meanwhile may be there.
+    /// The names of what is `wanted`, in the order of their positions. A name that is added or removed meanwhile may be
+    /// listed.
     pub(crate) fn list(&self, wanted: impl Fn(&Inode) -> bool) -> NamedInodes {
         let section = self.names.read();
         let mut found = Vec::new();
@@ -211,7 +212,8 @@ impl Dir {
         self.mounts.get()?.list.load(section).iter().find(|mount| mount.stands_on(below))
     }
 
-    /// Changes the list of mounts that stand here. A mount that it gains was counted before, one that it loses is so after.
+    /// Changes the list of mounts that stand here. The caller counts a new mount before this call, and uncounts a
+    /// removed mount afterwards.
     pub(crate) fn change_mounts(&self, change: impl FnOnce(&mut Vec<MountRef>)) {
         let mounts = self.mounts.get_or_init(|| {
             let list = RcuCell::new(rcu::domain(), Vec::new());
@@ -310,7 +312,7 @@ impl Inode {
         }
     }
 
-    /// What a name counts for in the directory that holds it (D1).
+    /// The weight of a name of this inode in the sums of its directory (D1).
     pub(crate) fn weight(&self) -> u8 {
         u8::from(self.is_dir())
     }

@@ -98,7 +98,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// What `fallocate` does; empty to reserve space and grow the file.
+    /// Modes of `fallocate`; the empty set reserves space and grows the file.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
     pub struct FallocateMode: u32 {
         /// Leave the file's size.

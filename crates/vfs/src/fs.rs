@@ -64,8 +64,8 @@ impl Fs {
         whole
     }
 
-    /// What the file systems of this tree, and the process, have in memory. Stops all counting of references for a moment:
-    /// meant for a report, not for every call.
+    /// The memory that the file systems of this tree, and the process, use. Stops all counting of references for a
+    /// moment: meant for a report, not for every call.
     ///
     /// ```
     /// # use sluice_vfs::Fs;
@@ -178,7 +178,7 @@ impl Fs {
     /// The whole contents of a file.
     ///
     /// # Errors
-    /// Those of `open` and `read`; `ENOMEM` when there is no room for so much.
+    /// Errors of `open` and `read`; `ENOMEM` if the contents do not fit in memory.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Errno> {
         let process = self.root();
         let fd = process.open(path, OpenFlags::RDONLY, 0)?;
@@ -384,8 +384,8 @@ impl Fs {
         names_from(&process, fd)
     }
 
-    /// Everything at and below `path`, each directory before what is in it. Symbolic links are returned, not
-    /// followed. The walk goes on after an error.
+    /// All files at and below `path`, each directory before its entries. Symbolic links are returned, not followed. The
+    /// walk goes on after an error.
     pub fn walk(&self, path: impl AsRef<Path>) -> Walk {
         Walk { fs: self.clone(), pending: vec![path.as_ref().to_path_buf()] }
     }

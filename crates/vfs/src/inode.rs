@@ -128,7 +128,7 @@ impl InodeRef {
         &self.0
     }
 
-    /// All attributes. Mode and owner are of one moment, each other of its own.
+    /// All attributes. Mode and owner are read at one moment, each other attribute at a moment of its own.
     pub fn stat(&self) -> Stat {
         if self.must_load() {
             // An error shows when a name is looked up.
@@ -203,11 +203,11 @@ pub(crate) struct InodeInit {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
-    /// When the inode was made; all its times begin so.
+    /// The time of the inode's creation, and the initial value of its other times.
     pub(crate) born: Timestamp,
 }
 
-/// What the target of a symbolic link counts for, which is so long. Up to some bytes it may have for nothing, as on tmpfs.
+/// The charge for a symbolic link's target of `len` bytes. A short target is free, as on tmpfs.
 pub(crate) fn charged_target(len: usize) -> u64 {
     if len >= 128 { charged(len as u64) } else { 0 }
 }
@@ -222,8 +222,8 @@ impl Body {
         }
     }
 
-    /// What it counts for against the size of the file system, in bytes: a symbolic link's target, if that is long. Pages of
-    /// files are counted as they come.
+    /// The bytes that this body takes from the file system's size limit: a symbolic link's target, if that is long.
+    /// Pages of files are counted as they come.
     pub(crate) fn charged(&self) -> u64 {
         match self {
             Body::Symlink(target) => charged_target(target.len()),
@@ -300,8 +300,8 @@ impl Inode {
         self.ino
     }
 
-    /// What tells it, in a handle, from an inode of another file system and from one that had its number before and was lost in a
-    /// crash. In a store it stays the same. Not 0.
+    /// Distinguishes, in a file handle, this inode from inodes of other file systems and from an earlier inode of the
+    /// same number that a crash lost. In a store it stays the same. Not 0.
     pub fn generation(&self) -> u32 {
         // Fibonacci hashing: each bit of both reaches the upper half.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -329,10 +329,10 @@ impl Inode {
         matches!(self.body, Body::Symlink(_))
     }
 
-    /// All attributes. Mode and owner are of one moment, each other of its own.
+    /// All attributes. Mode and owner are read at one moment, each other attribute at a moment of its own.
     ///
-    /// Of a directory of a durable file system whose names nobody has looked into yet, size and link count are those of an
-    /// empty one: see [`InodeRef::stat`].
+    /// A directory of a durable file system whose names are not loaded yet shows the size and link count of an empty
+    /// directory: see [`InodeRef::stat`].
     pub fn stat(&self) -> Stat {
         self.stat_with(self.attr.read())
     }
@@ -349,7 +349,7 @@ impl Inode {
 
     #[inline(always)]
     fn stat_with(&self, attr: Attr) -> Stat {
-        // One look at the type, for all that depends on it.
+        // A single match on the type computes all fields that depend on the type.
         let (file_type, nlink, size, pages, rdev) = match &self.body {
             Body::Regular => (FileType::Regular, self.links.count(), self.data.size(), self.data.pages(), 0),
             Body::Special { file_type, rdev } => (*file_type, self.links.count(), 0, 0, *rdev),
@@ -393,14 +393,14 @@ impl Inode {
         if matches!(self.body, Body::Regular) { self.data.pages() } else { 0 }
     }
 
-    /// What it counts for against the size of the file system, in bytes.
+    /// The bytes that the inode takes from the file system's size limit.
     pub(crate) fn bytes_charged(&self) -> u64 {
         self.pages() * PAGE + self.body.charged() + self.extra_charged()
     }
 
-    /// What its extended attributes and ACLs count for, in bytes.
+    /// The charge for extended attributes and ACLs, in bytes.
     pub(crate) fn extra_charged(&self) -> u64 {
-        // An inode with none of these has no ACLs either.
+        // An inode without this part has no ACLs either.
         let of = |extra: &Extra| extra.xattrs.lock().charged() + self.with_acls(|_, acls| acls.charged());
         self.extra_if_any().map_or(0, of)
     }
@@ -436,7 +436,7 @@ impl Inode {
         self.extra.get_or_init(Box::default)
     }
 
-    /// What a durable file system keeps of it; none in memory.
+    /// The state that a durable file system keeps for the inode; none in memory.
     pub(crate) fn stored(&self) -> Option<&Stored> {
         self.extra.get()?.stored.get().map(|stored| &**stored)
     }
@@ -445,7 +445,8 @@ impl Inode {
         self.extra.get().map(|extra| &**extra)
     }
 
-    /// Notes that an observer may have pages of the contents from now on, and is to be asked for what is newer there.
+    /// Notes that an observer may cache pages of the contents from now on, so that calls ask the observer for newer
+    /// data.
     pub fn note_cached(&self) {
         if !self.is_cached() {
             self.raise(flag::CACHED);
@@ -513,7 +514,7 @@ impl std::ops::Deref for InodeRef {
 impl Drop for Inode {
     fn drop(&mut self) {
         if self.shared.durable().is_some() && self.leave_memory() {
-            // What it counts for is still in the file system.
+            // The evicted inode still takes its share of the file system's size limit.
             return self.data.clear(&Elsewhere);
         }
         self.shared.uncount_inode();

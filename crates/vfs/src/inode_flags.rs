@@ -15,7 +15,7 @@ use bitflags::bitflags;
 use sluice_sync::atomic::Ordering;
 
 bitflags! {
-    /// What may be set on one file, with the numbers of `FS_IOC_SETFLAGS`. No capability overrides these.
+    /// Flags of one file, with the numbers of `FS_IOC_SETFLAGS`. No capability overrides these.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
     pub struct InodeFlags: u32 {
         /// Contents, attributes and names do not change.
@@ -97,7 +97,7 @@ impl InodeRef {
             return Err(Errno::ENOTTY);
         }
         self.change_attributes(cred, |section| {
-            // Changes of flags come one after another, as those of attributes do.
+            // The lock of the attributes also serializes changes of flags.
             self.attr.change(|attr| self.set_flags_of(attr, cred, flags))?;
             self.touch_ctime();
             section.inode(self);
@@ -130,7 +130,7 @@ mod tests {
         let roots = root.open("/f", OpenFlags::RDONLY, 0).expect("readable");
         assert_eq!(root.ioctl_setflags(roots, InodeFlags::IMMUTABLE), Ok(()));
         assert_eq!(owner.ioctl_getflags(fd), Ok(InodeFlags::IMMUTABLE));
-        // What is set already may be said again, and nothing may be taken away.
+        // The owner may repeat a flag that is set, but may not clear it.
         assert_eq!(owner.ioctl_setflags(fd, InodeFlags::IMMUTABLE | InodeFlags::NOATIME), Ok(()));
         assert_eq!(owner.ioctl_setflags(fd, InodeFlags::NOATIME), Err(Errno::EPERM));
         let dir = root.open("/", OpenFlags::RDONLY, 0).expect("a directory");

@@ -1,4 +1,4 @@
-//! Memory: what this process has, and what holds it.
+//! Memory: how much this process uses, and for which purpose.
 
 use crate::Superblock;
 pub use sluice_sync::memory::Held;
@@ -10,13 +10,13 @@ pub struct Memory {
     pub file_bytes: u64,
     /// Inodes, those of a durable file system that are not in memory included.
     pub inodes: u64,
-    /// What the process has in memory, in bytes; 0 where the system does not tell.
+    /// Resident memory of the process, in bytes; 0 where the system does not tell.
     pub resident_bytes: u64,
-    /// What was promised to file systems by their limits, in bytes.
+    /// Sum of the size limits of all file systems, in bytes.
     pub promised_bytes: u64,
-    /// What the machine, the control groups around the process and its limits have left for it, in bytes.
+    /// Bytes that the machine, the control groups around the process and its limits leave for the process.
     pub left_bytes: u64,
-    /// What nobody can reach any more, or what is kept to be used again.
+    /// Memory that is unreachable but not yet freed, or cached for reuse.
     pub held: Held,
 }
 
@@ -29,7 +29,7 @@ pub struct MemoryUse {
     pub used: u64,
     /// Inodes.
     pub inodes: u64,
-    /// Of these, those whose name is not in memory, or that were not looked up since it came back.
+    /// The subset whose name is not in memory, or was not looked up since the name was loaded again.
     pub inodes_apart: u64,
     /// Directories whose names are in memory.
     pub directories: u64,
@@ -56,7 +56,7 @@ pub(crate) fn memory_of<'s>(superblocks: impl Iterator<Item = &'s Superblock>) -
 }
 
 impl Superblock {
-    /// What this file system and the process have in memory. Stops all counting of references for a moment.
+    /// The memory that this file system and the process use. Stops all counting of references for a moment.
     pub fn memory(&self) -> Memory {
         memory_of(std::iter::once(self))
     }

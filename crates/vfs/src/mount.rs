@@ -304,7 +304,7 @@ impl MountTable {
         all
     }
 
-    /// "/", on top of all that may be mounted on it.
+    /// The root of the topmost mount on "/".
     pub(crate) fn root<'g>(&'g self, section: &'g Guard<'_>) -> LocationRef<'g> {
         LocationRef { mount: &self.root, inode: &self.root.root }.enter(section)
     }
@@ -324,7 +324,7 @@ impl MountTable {
         root.as_dir()?;
         superblock.trees().add(&self.processes);
         let mut attached = self.attached.lock();
-        // What was mounted here in the meantime is covered, not replaced.
+        // A mount that another thread made here meanwhile is covered, not replaced.
         let on = on.place().enter(&rcu::domain().read()).to_location();
         let point = on.inode.as_dir()?;
         point.count_mount()?;

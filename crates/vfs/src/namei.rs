@@ -8,7 +8,7 @@
 //! A walk is one RCU read section. On its way it borrows inodes from the tables that name them, and mounts from
 //! the mount table; references are taken by callers that need the file for longer than the section.
 //!
-//! What a thread has walked before it need not look up again: `recall.rs`.
+//! A thread remembers paths that it has walked before: `recall.rs`.
 //!
 //! # Clients must
 //! Pass paths that [`check_path`] accepted.
@@ -48,7 +48,8 @@ pub(crate) struct Parent<'p, D = Location> {
     pub(crate) trailing_slash: bool,
 }
 
-/// One path walk. It outlives the sections that it is made in; in each it borrows what lives as long as that.
+/// One path walk. It outlives the guards of its read sections; within each section it borrows inodes and mounts that
+/// live as long as the section.
 pub(crate) struct Namei<'g> {
     mounts: &'g MountTable,
     pub(crate) cred: &'g Cred,
@@ -57,7 +58,7 @@ pub(crate) struct Namei<'g> {
     wanted: Cell<Option<InodeRef>>,
     /// How often names were loaded.
     loads: Cell<u32>,
-    /// What was to be recalled should be remembered from now on.
+    /// The thread should remember this path from now on.
     pub(crate) should_record: Cell<bool>,
 }
 
@@ -122,7 +123,7 @@ impl<'g> Namei<'g> {
     /// `follow`, or if a slash comes after it.
     ///
     /// # Errors
-    /// Those of each step: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
+    /// Errors of each step: `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`.
     pub(crate) fn find(
         &self,
         start: Option<LocationRef<'g>>,
@@ -308,7 +309,7 @@ impl<'g> Namei<'g> {
         Ok(())
     }
 
-    /// What the component `name` means where the walk is, in a directory that the caller may search.
+    /// Resolves the component `name` in the walk's current directory, which the caller may search.
     #[inline]
     fn child(
         &self,
@@ -322,7 +323,7 @@ impl<'g> Namei<'g> {
         }
     }
 
-    /// What `name` means in `dir`, which the caller may search.
+    /// Resolves `name` in `dir`, which the caller may search.
     #[inline]
     pub(crate) fn look_up(
         &self,

@@ -26,7 +26,7 @@ pub(crate) struct OpenCounts {
     are_leases_used: AtomicBool,
     /// Every open knows that. *Atomic (lease), set once, after it.*
     is_use_known: AtomicBool,
-    /// Of each part those open for reading only, then of each those open for writing. *Per thread (lease).*
+    /// For each part, the opens for reading only; then, for each part, the opens for writing. *Per thread (lease).*
     counts: Tally<{ 2 * PARTS }>,
 }
 
@@ -76,7 +76,7 @@ impl OpenCounts {
         self.counts.sum(place(ino, writes))
     }
 
-    /// Says that leases will be asked for from now on.
+    /// Announces that leases are used from now on.
     pub(crate) fn use_leases(&self) {
         // Acquire(lease): pairs with Release(lease) below, as do those in are_leases_used() with both.
         if !self.is_use_known.load(Ordering::Acquire) {

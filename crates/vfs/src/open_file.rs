@@ -16,8 +16,8 @@ use sluice_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_sync::{Gap, Ref, name_fields};
 use std::ptr;
 
-/// One open file description. What each call looks at, what `dup` and `close` change, what a
-/// first lock changes and what moves the position lie apart.
+/// One open file description. Fields that each call reads, that `dup` and `close` change, that a first lock changes and
+/// that move the position lie on separate cache lines.
 #[repr(C)]
 pub(crate) struct OpenFile {
     /// What is open, and through which mount. *Immutable.*
@@ -133,7 +133,7 @@ impl OpenFile {
         }
     }
 
-    /// What the description is called as an owner of locks: by its address, which is nobody else's while it may have
+    /// The id of the description as an owner of locks: its address, which stays unique while the description may have
     /// locks. A number from a counter would be a line that every open or lock writes.
     pub(crate) fn id(&self) -> u64 {
         ptr::from_ref(self).addr() as u64
@@ -202,7 +202,8 @@ impl OpenFile {
     }
 }
 
-/// What an open file description can own of a file. The two know nothing of each other, down to the line.
+/// Kinds of locks that an open file description can own on a file. The two know nothing of each other, down to the
+/// line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owned {
     /// OFD locks and leases.

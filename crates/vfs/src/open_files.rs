@@ -222,7 +222,7 @@ impl FilesFound {
 }
 
 impl OpenFile {
-    /// What is to be said of it, unless its last descriptor was closed.
+    /// The report on this description, unless its last descriptor was closed.
     fn in_use(&self, mut holders: Vec<Holder>) -> Option<FileInUse> {
         if self.is_closed() {
             return None;

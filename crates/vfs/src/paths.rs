@@ -1,6 +1,6 @@
 //! Paths: from inode numbers to names, by a walk through the whole tree.
 //!
-//! An inode does not know its names. A caller that asks for them pays for that: one walk for all that are asked for.
+//! An inode does not know its names. A caller that asks for names pays for one walk, which finds all of them.
 
 use crate::Superblock;
 use std::collections::{HashMap, HashSet};
@@ -9,8 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 impl Superblock {
-    /// A path, from the root of this file system on, to each of the inodes `wanted` that has one. What is moved while the
-    /// tree is walked through may be missed.
+    /// A path, from the root of this file system on, to each of the inodes `wanted` that has one. Files that are moved
+    /// during the walk may be missed.
     pub fn paths(&self, wanted: impl IntoIterator<Item = u64>) -> HashMap<u64, PathBuf> {
         let mut wanted: HashSet<u64> = wanted.into_iter().collect();
         let mut paths = HashMap::new();

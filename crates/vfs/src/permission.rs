@@ -9,7 +9,7 @@ impl Inode {
     /// May `cred` read, write or execute (search) this inode, as `want` asks?
     ///
     /// # Errors
-    /// `EACCES` if not; `EPERM` when nobody may write it, because it is immutable.
+    /// `EACCES` if not; `EPERM` when the inode is immutable and `want` includes writing.
     #[inline]
     pub fn access(&self, cred: &Cred, want: Access) -> Result<(), Errno> {
         if want.contains(Access::WRITE) {
@@ -22,7 +22,7 @@ impl Inode {
         self.access_by_mode(cred, want)
     }
 
-    /// As [`access`](Self::access), of a user that may not do everything.
+    /// The check of [`access`](Self::access) for a user without capabilities over the file.
     #[inline(never)]
     fn access_by_mode(&self, cred: &Cred, want: Access) -> Result<(), Errno> {
         let attr = self.attr.read();

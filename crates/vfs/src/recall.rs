@@ -35,8 +35,8 @@ fn trails() -> &'static Trails<InodeRef> {
     TRAILS.get(Host::here())
 }
 
-/// What stands for `dir` in the keys of paths that begin there: its number, and the file system that gave it out. Every root has
-/// the number 1, and a snapshot has the numbers of what it was made of.
+/// Identifies `dir` in the keys of paths that begin there: its inode number, mixed with the key of its file system.
+/// Every root has the number 1, and a snapshot has the numbers of what it was made of.
 #[inline]
 fn origin(dir: LocationRef<'_>) -> u64 {
     dir.inode.ino() ^ dir.inode.shared.key
@@ -49,8 +49,8 @@ fn key<'p>(dir: LocationRef<'_>, path: &'p [u8]) -> Option<Key<'p>> {
 }
 
 impl<'g> Namei<'g> {
-    /// The file that `path` names, from `start` if relative, as [`find`](Self::find), if the thread remembers it. The path need
-    /// not be checked: a remembered one was. If it should be remembered from now on, `find` sees to that.
+    /// The file that `path` names, from `start` if relative, as [`find`](Self::find), if the thread remembers it. The
+    /// path need not be checked: a remembered one was. If the path should be remembered from now on, `find` records it.
     #[inline]
     pub(crate) fn recall(
         &self,
@@ -64,8 +64,8 @@ impl<'g> Namei<'g> {
         (found.inode.is_dir() || !goes_on).then_some(found)
     }
 
-    /// The directory and the last component of `path`, from `start` if relative, as [`to_parent`](Self::to_parent), if the thread
-    /// remembers the directory. If it should from now on, `to_parent` sees to that.
+    /// The directory and the last component of `path`, from `start` if relative, as [`to_parent`](Self::to_parent), if
+    /// the thread remembers the directory. If the path should be remembered from now on, `to_parent` records it.
     #[inline(always)]
     pub(crate) fn recall_parent<'p>(
         &self,
@@ -156,8 +156,8 @@ impl<'g> Namei<'g> {
         }
     }
 
-    /// What the component `name` means where the walk is, in a directory that the caller may search: a step of what is
-    /// recorded.
+    /// Resolves the component `name` in the walk's current directory, which the caller may search, and records the
+    /// step.
     #[cold]
     pub(crate) fn child_recorded(
         &self,
@@ -168,7 +168,7 @@ impl<'g> Namei<'g> {
         let (dir, bytes) = (walk.dir, &walk.path[walk.begin..name.end]);
         let Some(mut recording) = walk.recording.take() else { return self.look_up(dir, bytes, section) };
         let found = match bytes {
-            // Not by names alone. Even "." is a look at the directory that it stays in, which must be one that may be searched.
+            // Not by names alone. Even "." reads the current directory, which must be searchable.
             b"." | b".." => return self.look_up(dir, bytes, section),
             _ => {
                 let found = dir.inode.lookup_recorded(bytes, &mut recording.recorder);

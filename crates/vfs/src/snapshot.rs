@@ -94,8 +94,8 @@ impl InodeRef {
             .inspect_err(|_| copy.clone().take_apart())
     }
 
-    /// Puts copies of all that is below the directory `original`, without directory number `left_out`, into this one, which
-    /// is empty and unknown to others. Returns them, if a store is to have them.
+    /// Puts copies of all that is below the directory `original`, without directory number `left_out`, into this one,
+    /// which is empty and unknown to others. Returns the copies if a store has to record them.
     fn fill_like(&self, original: &InodeRef, left_out: Option<u64>) -> Result<Vec<InodeRef>, Errno> {
         let (is_durable, mut made) = (self.shared.durable().is_some(), Vec::new());
         let mut met = BTreeMap::from([(original.ino(), self.clone())]);
@@ -261,7 +261,7 @@ impl Superblock {
 }
 
 impl Inode {
-    /// What an inode like this one begins with, and the access control lists of the same moment, if there are any.
+    /// The initial attributes of a copy of this inode, and its access control lists of the same moment, if any.
     fn init(&self) -> (InodeInit, Option<Acls>) {
         let (attr, lists) = self.with_acls(|attr, acls| (*attr, attr.has_acls.then(|| acls.clone())));
         let nlink = if self.is_dir() { 2 } else { 1 };

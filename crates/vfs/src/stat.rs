@@ -82,8 +82,8 @@ impl Timestamp {
         Timestamp { sec, nsec }
     }
 
-    /// One word for this time, or for the nearest that a file can have: seconds since [`MIN`](Self::MIN) above
-    /// 30 bits of nanoseconds. Of two times the later one has the larger word.
+    /// One word for this time, or for the nearest that a file can have: seconds since [`MIN`](Self::MIN) above 30 bits
+    /// of nanoseconds. A later time has a larger word.
     #[inline]
     pub(crate) fn pack(self) -> u64 {
         let since = self.sec.wrapping_sub(Timestamp::MIN.sec).cast_unsigned();

@@ -29,12 +29,12 @@ pub(crate) const ROOT_INO: u64 = 1;
 /// In so many bytes space is counted: small things, such as extended attributes, need not take a page.
 const UNIT: u64 = 64;
 const UNITS_A_PAGE: u64 = PAGE / UNIT;
-/// What an inode takes in memory with its first name, its share of tables included; and what a further name takes.
+/// Memory of an inode with its first name, including its share of tables; and memory of each further name.
 pub(crate) const INODE_BYTES: u64 = 1024;
 const NAME_BYTES: u64 = 512;
 /// Nobody looks for what is dead before so many units are in use: 64 MiB.
 const SETTLES_AT_MIN: u64 = (64 << 20) / UNIT;
-/// What a file system takes in memory beside its inodes and their contents, about.
+/// Approximate memory of a file system without its inodes and their contents.
 const SUPERBLOCK_BYTES: u64 = 64 << 10;
 /// Bytes that `df` shows as free in S3, which does not tell.
 const OBJECT_STORE_BYTES: u64 = 1 << 50;
@@ -57,8 +57,8 @@ pub struct Options {
     pub root_gid: u32,
     /// Refuse with `EDEADLK` a blocking POSIX lock that would close a cycle of waiters.
     pub deadlock_detection: bool,
-    /// The most file locks, held and waited for; beyond, requests fail with `ENOLCK`. None for no limit, and then
-    /// nothing is counted.
+    /// The most file locks, held and waited for; beyond, requests fail with `ENOLCK`. With None there is no limit, and
+    /// locks are not counted.
     pub lock_limit: Option<u64>,
     /// The most file locks of one owner, a process or an open file, likewise. None for no limit.
     pub owner_lock_limit: Option<u64>,
@@ -101,11 +101,11 @@ pub struct Superblock {
 /// How inodes refer to what they share.
 pub(crate) type SharedRef = Ref<Shared, Standing>;
 
-/// What every inode of a file system points to.
+/// State that all inodes of a file system share.
 pub(crate) struct Shared {
     /// Device number. *Immutable.*
     pub(crate) dev: u64,
-    /// What tells inode numbers from those of another file system, in the keys of remembered paths. *Immutable.*
+    /// Distinguishes inode numbers of different file systems in the keys of remembered paths. *Immutable.*
     pub(crate) key: u64,
     /// Limits and policies. *Immutable.*
     pub(crate) options: Options,
@@ -115,12 +115,12 @@ pub(crate) struct Shared {
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
     /// *Immutable.*
     pub(crate) hasher: NameHasher,
-    /// What tells this file system from others, in handles of files: random, or that of the store. *Atomic (stands alone);
-    /// written before the root is known to anybody.*
+    /// Distinguishes this file system from others in file handles: random, or the store's value. *Atomic (stands
+    /// alone); written before the root is known to anybody.*
     pub(crate) identity: AtomicU64,
     /// Where changes go to last; nowhere in memory. *Immutable.*
     durable: Option<Box<Durable>>,
-    /// What a call has to look at: bits of [`hook`]. *Atomic (stands alone); changed under the watch's mutex.*
+    /// The hooks that a call has to run: bits of [`hook`]. *Atomic (stands alone); changed under the watch's mutex.*
     hooks: AtomicU8,
     /// What tests ask. *Set once.*
     watch: OnceLock<Box<Watch>>,
@@ -213,7 +213,7 @@ impl Superblock {
         }
     }
 
-    /// What the limits of all file systems of this process allow together, in bytes: for a caller that chooses the next one's limit.
+    /// Sum of the size limits of all file systems in this process, in bytes: for a caller that chooses the next limit.
     pub fn promised_bytes() -> u64 {
         // Relaxed: a number that stands alone.
         PROMISED.load(Ordering::Relaxed)
@@ -224,10 +224,10 @@ impl Superblock {
         &self.shared.lock_domain
     }
 
-    /// Releases what has lost its last user by now, in all file systems of the process: what is counted of them is exact then.
-    /// Waits for calls that are under way, and stops all counting of references for a moment: meant for a report, not for every
-    /// call. In a callback of a call that must not wait, such as [`Process::visit_entries`](crate::Process::visit_entries), it
-    /// does nothing.
+    /// Releases what has lost its last user by now, in all file systems of the process: what is counted of them is
+    /// exact then. Waits for calls that are under way, and stops all counting of references for a moment: meant for a
+    /// report, not for every call. Does nothing inside a callback of a call that must not wait, such as
+    /// [`Process::visit_entries`](crate::Process::visit_entries).
     pub fn settle(&self) {
         settle();
     }
@@ -263,7 +263,7 @@ impl Superblock {
     /// Notes that a user of this file system goes, perhaps the last. Whether the caller should [`settle`], so that what is left
     /// behind is released now: because it is much together with what others left, or because a store is to be closed.
     pub(crate) fn should_settle_after(&self) -> bool {
-        /// What users left behind since the last one that settled. *Atomic, alone.*
+        /// Memory that users have left behind since the last settling. *Atomic, alone.*
         static LEFT: PerHost<AtomicU64> = PerHost::new(AtomicU64::new(0));
         const LEFT_MAX: u64 = 16 << 20;
         let Shared { space, inodes, .. } = &*self.shared;
@@ -287,7 +287,7 @@ impl Superblock {
     /// Tells `observer` of each change from now on.
     ///
     /// # Errors
-    /// `EBUSY` when it, or one that observes already, must be [alone](Observer::is_alone).
+    /// `EBUSY` when this observer or an existing observer must be [alone](Observer::is_alone).
     pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<ObserverId, Errno> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
@@ -318,8 +318,8 @@ fn promise(limit: Option<u64>, add: fn(u64, u64) -> u64) {
 }
 
 impl Drop for Superblock {
-    /// Makes everything durable, and takes the tree apart. What is in memory is released as threads go on, or when they become
-    /// idle: a thread that drops file systems waits for no call on another.
+    /// Makes everything durable, and takes the tree apart. Memory is released by threads as they go on or become idle:
+    /// a thread that drops a file system waits for no call on another file system.
     fn drop(&mut self) {
         promise(self.shared.options.size_limit, u64::wrapping_sub);
         let should_settle = self.should_settle_after();
@@ -337,7 +337,7 @@ impl Drop for Superblock {
 }
 
 impl Shared {
-    /// What the inodes of a new file system share. Numbers begin above `above`.
+    /// The shared state for the inodes of a new file system. Numbers begin above `above`.
     fn new(options: Options, durable: Option<Box<Durable>>, above: u64) -> SharedRef {
         static LAST_DEV: PerHost<AtomicU64> = PerHost::new(AtomicU64::new(0));
         // Relaxed: only uniqueness matters.
@@ -540,7 +540,7 @@ impl Shared {
     /// Whether observers are told of an inode before it loses a name.
     #[inline]
     pub(crate) fn expects_inodes(&self) -> bool {
-        // Relaxed: who expects one from now on finds it or not, as if its name had been lost before.
+        // Relaxed: an observer that starts to expect an inode now may miss it, as if its name had been removed earlier.
         self.expects.load(Ordering::Relaxed)
     }
 

@@ -1,8 +1,8 @@
 //! Archive: trees that come from, or go to, tar archives.
 //!
 //! # Theory
-//! An archive is a sequence of members: a header block of 512 bytes, then the contents, padded to whole
-//! blocks. What does not fit a header stands in records before it:
+//! An archive is a sequence of members: a header block of 512 bytes, then the contents, padded to whole blocks.
+//! Metadata that does not fit a header stands in records before the header:
 //! ```text
 //!   'x' header | records "27 mtime=1700000000.123456789\n"... | header | contents | ... | two zero blocks
 //! ```

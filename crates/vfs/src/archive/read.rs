@@ -29,7 +29,7 @@ pub(super) enum MemberKind {
 pub(super) struct Member {
     pub(super) kind: MemberKind,
     pub(super) path: Vec<u8>,
-    /// Of a hard link the path of the other name, of a symbolic link its target.
+    /// Target of a symbolic link; for a hard link, the path of the other name.
     pub(super) link: Vec<u8>,
     pub(super) mode: u32,
     pub(super) uid: u32,
@@ -55,7 +55,7 @@ pub(super) struct Reader<R> {
     globals: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What the headers before a member's own say about it.
+/// Metadata about a member from the headers before its own header.
 #[derive(Default)]
 struct Extras {
     path: Option<Vec<u8>>,

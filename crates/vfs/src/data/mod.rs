@@ -41,10 +41,10 @@
 //! locks itself. *Growing* locks like an overwriter, inserts new pages locked, and raises the size before it unlocks any.
 //! The pages that a write needs for holes are made, bytes and all, before it has the mutex: most of its time.
 //!
-//! A page that belongs to more than one place is *frozen*: a writer puts a copy in its place. A copy of a whole file shares the
-//! nodes of the tree, too, and each of the two files gets its own with its first change below. The same is done
-//! with a first page that has no memory for what is written. The writer holds the lock of the old page meanwhile; overwriters wait for that, and
-//! they then find another in its slot.
+//! A page that belongs to more than one place is *frozen*: a writer puts a copy in its place. A copy of a whole file
+//! shares the nodes of the tree, too, and each of the two files gets its own with its first change below. A writer also
+//! replaces a first page that lacks memory for the new bytes. The writer holds the lock of the old page meanwhile;
+//! overwriters wait for that, and they then find another in its slot.
 //!
 //! # Clients must
 //! - pass the same [`Space`] to each call on one file, and call [`FileData::clear`] before dropping it;
@@ -121,9 +121,9 @@ const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
 /// The storage that files take their pages from. A page shared copy-on-write counts once for each place that
 /// holds it, since each may need a copy of its own at the next write.
 pub(crate) trait Space {
-    /// Takes `pages` pages, all or none. Errors: `ENOSPC` (or `EDQUOT`) when there are not that many.
+    /// Takes `pages` pages, all or none. Errors: `ENOSPC` (or `EDQUOT`) when fewer pages are left.
     fn reserve(&self, pages: u64) -> Result<(), Errno>;
-    /// As [`reserve`](Self::reserve), of pages that are shared: none needs memory before it is written to.
+    /// Reserves shared pages: a shared page needs no memory before a write to it.
     fn reserve_shared(&self, pages: u64) -> Result<(), Errno> {
         self.reserve(pages)
     }
@@ -136,7 +136,7 @@ pub(crate) trait Space {
     }
 }
 
-/// Storage of which some was paid for before. What is left of that is given back in the end.
+/// Storage of which some was paid for before. The unused rest is given back in the end.
 pub(crate) struct Prepaid<'s> {
     space: &'s dyn Space,
     left: Cell<u64>,
@@ -192,7 +192,7 @@ pub(crate) struct FileData {
     layout: SeqCount,
     /// There may be unwritten pages. *Written under the tree's mutex; atomic (reserved).*
     reserved: AtomicBool,
-    /// A page that is missing may be with a store, and is no hole then. *Written under the tree's mutex; atomic (absent).*
+    /// A missing page may be in a store, and is not a hole then. *Written under the tree's mutex; atomic (absent).*
     absent: AtomicBool,
     /// The pages that hold data, by page number; and, *protected by its mutex*, those that are reserved and
     /// read as zeros.
@@ -247,7 +247,7 @@ impl FileData {
         self.absent.load(Ordering::Acquire)
     }
 
-    /// Pages may be with a store from now on, or none is.
+    /// Sets whether pages may be in a store from now on.
     pub(crate) fn set_absent(&self, absent: bool) {
         // Release(absent): the pages that came; pairs with Acquire(absent) in may_be_absent().
         self.absent.store(absent, Ordering::Release);
@@ -312,7 +312,7 @@ fn clip(index: u64, bytes: &Range<u64>) -> Range<u64> {
     bytes.start.max(start)..bytes.end.min(start + PAGE)
 }
 
-/// Of `buf`, which is written at `offset`, what goes to page `index`, and where in the page it begins.
+/// The piece of `buf`, written at `offset`, that belongs to page `index`, and the piece's start within the page.
 fn part_of(buf: &[u8], offset: u64, index: u64) -> (usize, &[u8]) {
     let piece = clip(index, &(offset..offset + buf.len() as u64));
     ((piece.start - index * PAGE) as usize, &buf[within(offset, &piece)])

@@ -19,7 +19,8 @@ const LENGTHS: [usize; 6] = [48, 112, 240, 496, 1008, PAGE_SIZE];
 /// A page that its holder alone may change.
 pub(super) type LockedPage<'a> = LockedBytes<'a>;
 
-/// What a call has of each page that it touches. The first stands apart from the others, so that one alone needs no memory.
+/// The state of a call for each page that it touches. The first stands apart from the others, so that one alone needs
+/// no memory.
 pub(super) struct PerPage<T> {
     first: Option<T>,
     others: Vec<T>,

@@ -48,7 +48,7 @@ impl FileData {
         self.read_pages_at_once(&guard, offset, buf)
     }
 
-    /// As [`read_at_once`](Self::read_at_once), of what is not in one settled page.
+    /// The slow path of [`read_at_once`](Self::read_at_once), for bytes outside one settled page.
     #[inline(never)]
     fn read_pages_at_once(&self, guard: &Guard<'_>, offset: u64, buf: &mut [u8]) -> AtOnce<usize> {
         if !buf.is_empty()
@@ -79,15 +79,15 @@ impl FileData {
         !self.may_be_settled(&domain().read(), offset.saturating_add(1)) && self.size() <= offset
     }
 
-    /// Whether the byte before `end` is in a settled page, as far as a look without its count tells. Most reads that do not
-    /// lie in settled pages end in one that is not.
+    /// Whether the byte before `end` is in a settled page, as far as a look without its count tells. Most reads outside
+    /// settled pages end in a page that is not settled.
     fn may_be_settled(&self, guard: &Guard<'_>, end: u64) -> bool {
         end.checked_sub(1)
             .and_then(|last| self.tree.get(guard, last / PAGE))
             .is_some_and(|page| page.is_settled())
     }
 
-    /// As [`take`](Self::take) where only settled pages will do, if the bytes are all in one: most reads are such.
+    /// A fast path of [`take`](Self::take) for the common read within one settled page.
     #[inline]
     fn take_of_one(&self, guard: &Guard<'_>, offset: u64, buf: &mut [u8]) -> bool {
         let (index, at) = (offset / PAGE, (offset % PAGE) as usize);

@@ -1,7 +1,8 @@
 //! Stored: contents in the chunks in which a store keeps them.
 //!
-//! A chunk is [`CHUNK_PAGES`] pages. What is kept of it is which of its pages have data, one bit for each, and their bytes one
-//! page behind the other, up to the last byte that is not zero. So holes stay holes, and a file of ten bytes takes ten bytes.
+//! A chunk is [`CHUNK_PAGES`] pages. The store keeps, for each chunk, a bitmap of the pages that have data, and the
+//! bytes of these pages in order, up to the last nonzero byte. So holes stay holes, and a file of ten bytes takes ten
+//! bytes.
 
 use super::page_set::PageSet;
 use super::{FileData, PAGE_SIZE, Prepaid, Space};
@@ -23,8 +24,8 @@ fn last_not_zero(bytes: &[u8], start: usize) -> usize {
 }
 
 impl FileData {
-    /// The file, new and known to nobody else, is as long as this, and has so many pages, for which space was reserved. They are to
-    /// be [filled](Self::fill_chunk) before anybody looks at them.
+    /// The file, new and known to nobody else, is as long as this, and has so many pages, for which space was reserved.
+    /// The caller [fills](Self::fill_chunk) the pages before the file becomes visible.
     pub(crate) fn preset(&self, size: u64, pages: u64) {
         let _growing = self.tree.write();
         self.set_size(size);
@@ -55,8 +56,8 @@ impl FileData {
         self.grow(space).release(pages);
     }
 
-    /// Puts pages of `chunk` into the file, which has none there: those that are `present`, with these bytes, of which there
-    /// are no more than the pages hold.
+    /// Adds the `present` pages of `chunk` to the file, which has no pages there, with these bytes; the bytes never
+    /// exceed the pages.
     pub(crate) fn fill_chunk(&self, space: &dyn Space, chunk: u64, present: u16, mut bytes: &[u8]) {
         let mut change = self.grow(space);
         for at in (0..CHUNK_PAGES).filter(|at| present & 1 << at != 0) {
@@ -77,7 +78,8 @@ impl FileData {
             if wanted & 1 << at == 0 {
                 continue;
             }
-            // Of a page with memory for its first bytes only, the others are zeros; none of those at the end is wanted.
+            // A page may have memory for its first bytes only: the rest reads as zeros, and zeros at the end are cut
+            // anyway.
             bytes.resize(whole + page.len(), 0);
             page.load(0, &mut bytes[whole..]);
             whole += PAGE_SIZE;

@@ -77,7 +77,7 @@ impl FileData {
         true
     }
 
-    /// As [`overwrite`](Self::overwrite), if the bytes are all in one page and that is settled: most overwrites are such.
+    /// A fast path of [`overwrite`](Self::overwrite) for the common overwrite within one settled page.
     #[inline]
     fn overwrite_in_one(&self, guard: &Guard<'_>, offset: u64, buf: &[u8]) -> bool {
         let (index, at) = (offset / PAGE, (offset % PAGE) as usize);
@@ -85,7 +85,7 @@ impl FileData {
             return false;
         }
         let Some(page) = self.tree.get(guard, index) else { return false };
-        // Only a look, so that one that is not is not locked twice.
+        // This check without the lock avoids locking an unsettled page twice.
         if !page.is_settled() {
             return false;
         }

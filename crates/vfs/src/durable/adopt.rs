@@ -12,10 +12,11 @@
 //!
 //! Devices, fifos and sockets, and inodes whose holder is not known, are found by a search among the names of all directories.
 //!
-//! *Later.* A kernel knows many inodes and uses few, so most of them are looked for when it names them, if it does. An inode that
-//! it knows keeps being found by its number as long as it has a name; before it loses one, observers are told
-//! ([`Observer::name_leaves`](crate::Observer::name_leaves)), and those that know it by its number keep it from there on. What has lost its
-//! last name before the file system was opened must be adopted at once, but is listed in memory.
+//! *Later.* A kernel knows many inodes and uses few, so most of them are looked for when it names them, if it does. An
+//! inode that it knows keeps being found by its number as long as it has a name; before it loses one, observers are
+//! told ([`Observer::name_leaves`](crate::Observer::name_leaves)), and those that know it by its number keep it from
+//! there on. An inode that lost its last name before the file system was opened must be adopted at once, but is listed
+//! in memory.
 
 use super::keys::{Key, ino_of};
 use super::record::{InodeRecord, named};
@@ -27,9 +28,9 @@ use sluice_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Superblock {
-    /// Makes sure that numbers of inodes which are given out from here on, and are lost with this process, are given out by no other
-    /// one: a kernel that knew such an inode would take another for it. To be called before anything is made, and after what is
-    /// to be [adopted](Self::adopt) has been: it makes something durable.
+    /// Ensures that no later process gives out the inode numbers which this process gives out and may lose: a kernel
+    /// that knows such an inode would confuse the two. The caller calls this before it creates any file, and after it
+    /// has [adopted](Self::adopt) inodes: this call makes changes durable.
     ///
     /// # Errors
     /// As any change.
@@ -67,9 +68,9 @@ impl Superblock {
         found.flatten().ok_or(Errno::ESTALE)
     }
 
-    /// Of the inodes with these numbers those that lost their last name while they were open somewhere, when nothing was changed yet. They
-    /// stay as long as what is returned, if that is before something is made durable, as they are deleted then. Nothing is read
-    /// for those that have a name. Directories without a name are not found.
+    /// Returns the given inodes that lost their last name while they were open and before the first change of this
+    /// process. The result keeps them alive if the caller gets it before the first change becomes durable, because that
+    /// deletes them. Inodes that have a name cost no read. Directories without a name are not found.
     pub fn adopt_nameless(&self, wanted: &BTreeSet<u64>) -> BTreeMap<u64, InodeRef> {
         let root = self.root();
         let Some(durable) = root.shared.durable() else { return BTreeMap::new() };
@@ -91,7 +92,7 @@ impl Superblock {
             });
             match known {
                 Some(inode) => drop(found.insert(ino, inode)),
-                // Of one that is not in memory, and has no record, there is no name.
+                // An inode that is neither in memory nor recorded has no name.
                 None => {
                     let may_be_named = |durable: &Durable| {
                         durable.record(ino).is_ok_and(|record| record.is_some())
@@ -105,7 +106,7 @@ impl Superblock {
         found
     }
 
-    /// Of the inodes with these numbers those to which a name leads, of a store: one in its tree. Reads names until all are found.
+    /// Finds the given inodes by a search among the names of the store's tree. Reads names until all are found.
     fn find_by_names(&self, mut left: BTreeSet<u64>) -> BTreeMap<u64, InodeRef> {
         let mut found = BTreeMap::new();
         if left.remove(&ROOT_INO) {
@@ -214,7 +215,7 @@ impl Durable {
 
     /// The file `ino`, if it has no name and is to be deleted: it will be when its last user lets go.
     fn adopt_orphan(&self, shared: &SharedRef, ino: u64) -> Option<InodeRef> {
-        // So that it is made once, for all who have it.
+        // The lock ensures that all callers share a single inode.
         let _loading = self.loading.lock();
         let adopted = self.adopted.lock().get(&ino).cloned();
         if let Some(inode) = adopted.and_then(|adopted| adopted.follow()) {
@@ -223,7 +224,7 @@ impl Durable {
         let gone = self.pending.removals.take(ino)?;
         match self.revive_nameless(shared, ino) {
             Ok(inode) if !inode.is_dir() => {
-                // It did not count, as it was to be deleted.
+                // The inode was not counted, because it was about to be deleted.
                 shared.count_found(1, inode.bytes_charged());
                 self.nameless.exceed(1);
                 let weak = WeakInode::to(&inode);
