@@ -102,11 +102,12 @@ impl DataChange<'_> {
     pub(super) fn write(&mut self, offset: u64, buf: &[u8], made: MadePages) -> Result<usize, Errno> {
         let target = offset..offset + buf.len() as u64;
         let pages = pages_touched(&target);
-        // All pages at once if there is room for all; one by one otherwise, to write as much as fits.
+        // Reserves all pages together if there is room, else page by page, to write as much as fits.
         let missing = self.missing(&pages);
         let prepaid = self.reserve(missing).is_ok();
         let (slots, unwritten) = self.writer.parts();
-        // Until all are written and the size is raised, so that readers see all or nothing.
+        // Pages stay locked until the write is complete and the size is raised, so that readers see the whole write or
+        // nothing.
         let mut locked = Locked::new();
         let mut written = 0;
         for (index, made) in pages.clone().zip(made.into_iter().chain(repeat_with(|| None))) {
@@ -196,7 +197,7 @@ impl DataChange<'_> {
         (slots.share_all(), self.file.pages() - self.writer.state().len())
     }
 
-    /// Makes `all`, which are so many, the data pages of this file, which has none.
+    /// Makes `all`, a set of `pages` pages, the data pages of this file, which has none.
     pub(super) fn begin_with(&mut self, all: All<SharedBytes>, pages: u64) -> Result<(), Errno> {
         if pages > 0 {
             self.space.reserve_shared(pages)?;
@@ -247,7 +248,7 @@ impl DataChange<'_> {
         // Bytes from the end of the file on are zero already (I1): do not copy a shared page for them.
         let piece = piece.start..piece.end.min(self.file.size());
         if !piece.is_empty()
-            // What is to be zero must become so, whatever memory there is.
+            // The range must become zero even if memory is over its limit.
             && let Ok(Some(mut page)) = own_page(self.writer.slots(), index, 0, || {
                 let _ = self.space.will_touch(1);
                 Ok(())
@@ -288,7 +289,7 @@ impl DataChange<'_> {
     }
 }
 
-/// From now on the bytes of `page` belong to more than one place.
+/// Marks the bytes of `page` as shared by several places.
 fn freeze(page: &Page) {
     let mut locked = page.lock();
     locked.settle(false);

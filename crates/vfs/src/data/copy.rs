@@ -50,8 +50,8 @@ impl FileData {
         self.rearrange(space, pages_touched(&target)).copy(dst_offset, &source)
     }
 
-    /// Makes this file, which is new, hold what `src` holds now; `src` may be of another file system. Storage that is
-    /// reserved there is not reserved here.
+    /// Makes this file, which is new, hold what `src` holds now; `src` may be of another file system. Storage reserved
+    /// for `src` is not reserved for this file.
     ///
     /// Errors: `ENOSPC`.
     pub(crate) fn copy_whole(&self, space: &dyn Space, src: &FileData) -> Result<(), Errno> {

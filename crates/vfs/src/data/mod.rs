@@ -34,12 +34,12 @@
 //! for no mutex while it holds a page. A reader of settled pages whose counts stood still read while no rearrangement was at
 //! work on them, and found them where they belong.
 //!
-//! Where a page is not settled, or there is none, more is looked at. An *overwriter* that has its pages locked asks
+//! A call that meets an unsettled or missing page checks more state. An *overwriter* that has its pages locked asks
 //! whether the layout count is even and the size reaches so far, and if not it grows instead, behind the mutex. A
-//! *reader* compares at the end all that it relied on: the layout, too, that holes are holes, and the size if that cut the
-//! read. When something changed it reads again, and after [`TRIES`](read) times it takes the mutex and the pages'
-//! locks itself. *Growing* locks like an overwriter, inserts new pages locked, and raises the size before it unlocks any.
-//! The pages that a write needs for holes are made, bytes and all, before it has the mutex: most of its time.
+//! *reader* compares at the end all that it relied on: the layout, too, that holes are holes, and the size if that cut
+//! the read. When something changed it reads again, and after [`TRIES`](read) times it takes the mutex and the pages'
+//! locks itself. *Growing* locks like an overwriter, inserts new pages locked, and raises the size before it unlocks
+//! any. The pages that a write needs for holes are made, bytes and all, before it has the mutex: most of its time.
 //!
 //! A page that belongs to more than one place is *frozen*: a writer puts a copy in its place. A copy of a whole file
 //! shares the nodes of the tree, too, and each of the two files gets its own with its first change below. A writer also

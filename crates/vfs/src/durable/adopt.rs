@@ -6,7 +6,7 @@
 //! true in each push; it is 0 when a file lost a name in its holder and has others, or when an earlier program wrote the record.
 //! An inode of which no name is in memory is made from its record, and stands apart: a name that is loaded later finds it there. So
 //! nothing but the record is read, and of a directory those above it. An inode is not made twice:
-//! - if the names of its holder are in memory, it is one of those;
+//! - if the names of its holder are in memory, the inode is among them;
 //! - if they are not, the holder has not changed since the tree was written, so it has the name. An inode that is in memory and
 //!   has a name in a directory whose names are not stands apart.
 //!

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) fn audit(fs: &Fs) -> Result<(), String> {
     let root = fs.superblock().root();
     let durable = root.shared.durable().expect("a store");
-    // What is left of large files goes in later pushes.
+    // Later pushes remove the remaining records of large files.
     while !durable.pending.is_idle() {
         durable.store.sync().map_err(|error| error.to_string())?;
     }
@@ -22,7 +22,7 @@ pub(super) fn audit(fs: &Fs) -> Result<(), String> {
     let mut others: Vec<Vec<u8>> = Vec::new();
     // By place: extents, with how many records name them; and what records say of that.
     let (mut extents, mut counts) = (BTreeMap::<u64, (Extent, u32)>::new(), BTreeMap::new());
-    // Directories, and what they have a name of: as names say, and as inodes do.
+    // The edges between directories and inodes: from name records, and from holders in inode records.
     let (mut places, mut holders) = (BTreeSet::<(u64, u64)>::new(), BTreeSet::new());
     let visit = &mut |key: &[u8], value: &[u8]| {
         if key[0] == b'd' {

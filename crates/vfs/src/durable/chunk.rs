@@ -30,7 +30,7 @@ const THERE: u8 = 1;
 pub(super) struct Chunk<'v> {
     /// The pages that have data.
     pub(super) present: u16,
-    /// The extent with bytes of them, if there is one.
+    /// The extent that stores pages of this chunk, if any.
     pub(super) held: Option<Held>,
     /// The bytes of pages that are patched; without an extent, of all.
     pub(super) bytes: &'v [u8],
@@ -47,7 +47,7 @@ pub(super) struct Held {
 }
 
 impl<'v> Chunk<'v> {
-    /// What `value` says, if it is that of a chunk.
+    /// Decodes `value`; None if it is no chunk record.
     pub(super) fn decode(value: &'v [u8]) -> Option<Chunk<'v>> {
         let (kind, value) = value.split_first()?;
         let (present, bytes) = split_pages(value)?;
@@ -83,8 +83,9 @@ impl<'v> Chunk<'v> {
         value
     }
 
-    /// Puts the record down. If pages `stand` in the one before, among those that it had `formerly`, and in the same extent if there
-    /// is one, then [`bytes`](Self::bytes) are of the other pages, and the record is [spliced](Added::splice).
+    /// Puts the record down. If some pages `stand` in the previous record, which held the pages `formerly` and names
+    /// the same extent or none, then [`bytes`](Self::bytes) holds only the other pages, and the record is
+    /// [spliced](Added::splice).
     pub(super) fn put(&self, key: &Key, (formerly, stand): (u16, u16), to: &mut Added) {
         if stand == 0 {
             return to.put(key, &self.encode());

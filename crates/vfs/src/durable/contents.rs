@@ -1,11 +1,12 @@
 //! Contents: how the contents of files get into a push: into records, or into extents that records name.
 //!
 //! # Theory
-//! What a push writes to an extent must be flushed before its batch, so an fsync waits for two flushes; what stands in records is
-//! flushed with the batch. So a push in which few pages changed puts them into the records of their chunks, whatever stands there
-//! already: it *splices* a record, of which it writes only the pages that are new. A chunk of which much stands in its record is
-//! *heavy*. When the log is about to go to the tree, the store asks for a push that *writes out*: it collects heavy chunks whole, and
-//! writes each to an extent. So their bytes never reach the tree, and nobody waits for their flush but that push.
+//! Extents that a push writes must be flushed before its batch, so an fsync waits for two flushes; bytes in records are
+//! flushed with the batch. So a push in which few pages changed puts them into the records of their chunks, whatever
+//! stands there already: it *splices* a record, of which it writes only the pages that are new. A chunk of which much
+//! stands in its record is *heavy*. When the log is about to go to the tree, the store asks for a push that *writes
+//! out*: it collects heavy chunks whole, and writes each to an extent. So their bytes never reach the tree, and nobody
+//! waits for their flush but that push.
 //!
 //! A push in which much changed writes to extents at once, but for chunks with an extent of which few pages are patched.
 
@@ -82,7 +83,7 @@ impl HeavySet {
         }
     }
 
-    /// `inode` has no name any more: nothing of it needs to be written.
+    /// Drops the heavy chunks of `inode`, which lost its last name: its contents need no write.
     pub(super) fn forget(&self, inode: &Inode) {
         let forgotten = self.files.lock().remove(&inode.ino());
         // With nothing locked.
@@ -206,7 +207,7 @@ impl Pending {
     /// Has heavy chunks written to extents, in the cut, when nobody waits for that.
     pub(super) fn write_out(&self, to: &mut Added) {
         let mut left = self.heavy.most;
-        // What the cut has collected whole already goes to an extent anyway.
+        // Chunks that the cut has collected whole go to an extent anyway.
         let copied: BTreeSet<(u64, u64)> =
             self.copied.lock().iter().map(|one| (one.inode.ino(), one.chunk)).collect();
         let files = mem::take(&mut *self.heavy.files.lock());
@@ -217,7 +218,7 @@ impl Pending {
             while left > 0
                 && let Some(chunk) = chunks.pop_first()
             {
-                // What is not here is in an extent: that stays.
+                // A chunk with absent pages has an extent, which stays.
                 if kept.pages_in_record(chunk) > PATCHED_MAX
                     && !kept.absent.contains_key(&chunk)
                     && !copied.contains(&(ino, chunk))

@@ -1,8 +1,9 @@
 //! Fsck: does the tree of files in a store hold together? The file system's half of `sluice fsck`.
 //!
 //! # Theory
-//! [`Store::check`] shows each record once, in the order of the keys: what is cut off, contents, owners of extents, inodes, names, orphans, attributes. Of each inode
-//! some numbers are kept; a name then finds the inode that it leads to. What must hold:
+//! [`Store::check`] shows each record once, in the order of the keys: what is cut off, contents, owners of extents,
+//! inodes, names, orphans, attributes. The check keeps some numbers for each inode; a name is then matched with its
+//! inode. What must hold:
 //! - F1: each name stands in a directory that is there, and leads to an inode that is there, of the type that it says;
 //! - F2: a file has as many names as its link count says, a directory but the root one; an orphan has none;
 //! - F3: each directory is reached from the root;
@@ -40,7 +41,7 @@ impl Superblock {
     /// Looks at the whole file system on `disk`, which is not changed; `progress` is called now and then.
     ///
     /// # Errors
-    /// [`StoreError`], when it cannot be looked at. What is damaged is no error, but a finding.
+    /// [`StoreError`], when it cannot be looked at. Damage in the tree is a finding, not an error.
     pub fn check_store(
         disk: Arc<dyn Disk>,
         progress: &mut dyn FnMut(Progress),
@@ -64,7 +65,7 @@ impl Superblock {
     /// [`StoreError`]: then some may be mended.
     pub fn repair_store(disk: Arc<dyn Disk>) -> Result<(), StoreError> {
         Store::cut_log(&*disk)?;
-        // Twice: what was removed may have had a part in extents that others have, too.
+        // Two rounds: a removed record may have named extents that other records name, too.
         for _ in 0..2 {
             let (report, mut tree) = looked_at(disk.clone(), &mut |_| ())?;
             if !report.whole {
@@ -83,7 +84,7 @@ impl Superblock {
     }
 }
 
-/// What a check finds, and what would mend it.
+/// The findings of a check, and the fixes for them.
 fn looked_at(
     disk: Arc<dyn Disk>,
     progress: &mut dyn FnMut(Progress),
@@ -91,7 +92,7 @@ fn looked_at(
     judged(|tree| Store::check(disk, tree, progress))
 }
 
-/// What `check` finds, and what is wrong with the tree that it showed.
+/// The findings of `check`, and the faults of the tree that it showed.
 fn judged(
     check: impl FnOnce(&mut dyn Look) -> Result<Report, StoreError>,
 ) -> Result<(Report, CheckedTree), StoreError> {
@@ -142,18 +143,18 @@ struct Node {
 struct CheckedTree {
     /// The bound of inode numbers.
     numbers: Option<u64>,
-    /// Of each inode of which some are, the chunks that are cut off.
+    /// For each inode with such chunks: the range of chunks that are cut off.
     cut_off: BTreeMap<u64, Range<u64>>,
-    /// Of each inode with contents, in the order of their numbers: its number, and the pages of those.
+    /// For each inode with contents, sorted by number: its number and its pages.
     contents: Vec<(u64, u64)>,
     /// In the order of their numbers.
     nodes: Vec<Node>,
-    /// Of each directory with a name: where that is, and what it is.
+    /// For each directory with a name: its parent and the name.
     places: BTreeMap<u64, (u64, Vec<u8>)>,
     orphans: BTreeSet<u64>,
     /// By place, how many records name an extent, as a record says: those that were not counted yet.
     owners: BTreeMap<u64, u64>,
-    /// Places of extents that are said to have no owner.
+    /// Places of extents whose records claim no owner.
     unowned: BTreeSet<u64>,
     /// Inodes with attributes and without a record.
     attributed: BTreeSet<u64>,
@@ -444,7 +445,7 @@ impl CheckedTree {
         }
     }
 
-    /// Each directory with a name must be reached from the root, or from one that has none.
+    /// Each directory with a name must be reached from the root, or from a directory without a name.
     fn judge_places(&mut self, report: &mut Report, fixes: &mut Vec<Fix>) {
         let mut known = BTreeSet::new();
         let mut circles = Vec::new();

@@ -12,16 +12,16 @@ use sluice_sync::Arc;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What the store has of a file's contents, or a push that was not refused.
+/// The contents of a file as known to the store, or to a push that was accepted.
 #[derive(Default)]
 pub(super) struct Kept {
     /// Chunks that have a record.
     pub(super) records: PageSet,
-    /// Of those whose record has the bytes, the pages.
+    /// For chunks whose record holds bytes: the pages in the record.
     standing: BTreeMap<u64, u16>,
     /// Where the bytes are of those whose record names an extent.
     pub(super) extents: BTreeMap<u64, Held>,
-    /// Of these, the pages that are not in memory.
+    /// For chunks with an extent: the pages that are not in memory.
     pub(super) absent: BTreeMap<u64, u16>,
     /// Chunks whose extent is borrowed: no record of this file names it yet (`owners.rs`).
     pub(super) borrowed: PageSet,
@@ -31,7 +31,7 @@ pub(super) struct Kept {
     pub(super) borrows: bool,
     /// The chunks that the limit of memory counts.
     pub(super) entered: BTreeMap<u64, Arc<Resident>>,
-    /// All that the store had when it was opened is known.
+    /// The state that the store had when it was opened has been loaded.
     pub(super) is_known: bool,
     /// Chunks that are holes, and whose records later pushes remove. The store has a record of the range, until it is empty.
     pub(super) cut_off: Range<u64>,
@@ -47,10 +47,10 @@ pub(super) struct Kept {
 
 /// A chunk that one file takes over from another, in whose extent it is.
 pub(super) struct Lent {
-    /// Where it is in the file that takes it.
+    /// The chunk's number in the file that receives it.
     pub(super) chunk: u64,
     pub(super) held: Held,
-    /// The pages that are not in memory, and those that have changed.
+    /// Pages that are not in memory, and pages that have changed.
     pub(super) absent: u16,
     pub(super) dirty: u16,
 }
@@ -186,7 +186,8 @@ impl Kept {
         }
     }
 
-    /// Instead of what there was, the file has the chunk that is `lent`. What its record names is lost with the record, in a later push.
+    /// Instead of what there was, the file has the chunk that is `lent`. The extent that its record names is released
+    /// with the record, in a later push.
     pub(super) fn borrow(&mut self, lent: Lent, pending: &Pending) {
         let Lent { chunk, held, absent, .. } = lent;
         if !self.borrows {
@@ -211,14 +212,14 @@ impl Kept {
         }
     }
 
-    /// Of `chunks`, forgets which pages are with the store only, and tells how many these were.
+    /// Forgets the absent pages of `chunks`, and returns their number.
     pub(super) fn forget_absent(&mut self, chunks: &Range<u64>) -> u64 {
         let mut gone = self.absent.split_off(&chunks.start);
         self.absent.append(&mut gone.split_off(&chunks.end.max(chunks.start)));
         gone.values().map(|pages| u64::from(pages.count_ones())).sum()
     }
 
-    /// What a copy of the file begins with: it borrows all extents.
+    /// The initial state of a copy of the file: it borrows all extents.
     pub(super) fn lend(&self, pending: &Pending) -> Kept {
         let mut own = Kept { is_known: true, borrows: true, ..Kept::default() };
         // First: a push that takes an extent from this file from now on sees it.
@@ -233,8 +234,8 @@ impl Kept {
         own
     }
 
-    /// Of the chunks that are borrowed among `chunks` adds those to `with_data` that have pages which are not in memory, and forgets
-    /// those that are holes by now.
+    /// Adds to `with_data` each borrowed chunk among `chunks` that has absent pages; drops each borrowed chunk that is
+    /// a hole by now.
     pub(super) fn keep_borrowed(&mut self, chunks: &Range<u64>, with_data: &mut PageSet, pending: &Pending) {
         let mut holes = PageSet::new();
         for chunk in self.borrowed.within(chunks).flatten() {
@@ -244,7 +245,7 @@ impl Kept {
                 holes.insert(chunk..chunk + 1);
             }
         }
-        // A record that there is of one of them goes as those of other holes.
+        // The old record of such a chunk is removed like the records of other holes.
         for chunk in holes.ranges().flatten() {
             self.borrowed.remove(&(chunk..chunk + 1));
             let held = self.extents.remove(&chunk);
@@ -269,7 +270,7 @@ impl Kept {
         }
     }
 
-    /// As [`remove`](Self::remove), of inode `ino`: there are no records of these chunks any more.
+    /// The variant of [`remove`](Self::remove) for inode `ino` that also removes the records of these chunks.
     pub(super) fn remove_records(
         &mut self,
         ino: u64,

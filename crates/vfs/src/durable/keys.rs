@@ -37,7 +37,7 @@ impl Key {
         Key { bytes, len }
     }
 
-    /// All keys with this tag, but for the last number, which nothing has.
+    /// All keys with this tag, except for inode number `u64::MAX`, which is never used.
     fn all(tag: u8) -> Range<Key> {
         Key::new(tag, 0, &[])..Key::new(tag, u64::MAX, &[])
     }
@@ -67,12 +67,12 @@ impl Key {
         Key::new(DATA, ino, &chunk.to_be_bytes())
     }
 
-    /// Of how many owners the extent at `place` has.
+    /// The key of the owner count of the extent at `place`.
     pub(super) fn owners(place: u64) -> Key {
         Key::new(OWNERS, place, &[])
     }
 
-    /// Of the extent at `place`, which has no owner.
+    /// The key that marks the extent at `place` as ownerless.
     pub(super) fn unowned(place: u64) -> Key {
         Key::new(UNOWNED, place, &[])
     }
@@ -92,7 +92,7 @@ impl Key {
         Key::new(ORPHAN, ino, &[])
     }
 
-    /// Of the chunks of an inode that are cut off.
+    /// The key for the range of an inode's chunks that are cut off.
     pub(super) fn cut_off(ino: u64) -> Key {
         Key::new(CUT_OFF, ino, &[])
     }
@@ -102,7 +102,7 @@ impl Key {
         Key::all(CUT_OFF)
     }
 
-    /// Of what is executed in slot `slot` of mount `mount`.
+    /// The key for the executed request in slot `slot` of mount `mount`.
     pub(super) fn request(mount: u64, slot: u16) -> Key {
         Key::new(REQUEST, mount, &slot.to_be_bytes())
     }
@@ -153,7 +153,7 @@ impl Key {
     }
 }
 
-/// What comes after the number in a key: a name.
+/// The name behind the number in a key.
 pub(super) fn name_of(key: &[u8]) -> &[u8] {
     key.get(9..).unwrap_or_default()
 }

@@ -1,11 +1,12 @@
 //! Listed: the inodes of which a push is to collect something.
 //!
 //! # Theory
-//! An inode with a name is listed with a reference, so that it stays until the push has it. A regular file *without a name* is needed
-//! as long as somebody has it open, and a reference would keep it: it is listed with a weak one, and leaves the list when it dies. What
-//! changed of it counts as all that changes does. A push leaves it where it is, unless there is too much that changed: then the file is
-//! *spilled*, which is to say collected as any other, beside a record that says that it is to be deleted. From then on its contents leave
-//! memory as those of other files do. After a crash it is deleted.
+//! An inode with a name is listed with a reference, so that it stays until the push has it. A regular file *without a
+//! name* is needed as long as somebody has it open, and a reference would keep it: it is listed with a weak one, and
+//! leaves the list when it dies. The bytes of its changes count against the limit like all others. A push leaves it
+//! where it is, unless there is too much that changed: then the file is *spilled*, which is to say collected as any
+//! other, beside a record that says that it is to be deleted. From then on its contents leave memory like the contents
+//! of other files. After a crash it is deleted.
 //!
 //! Each CPU has a list of its own, in parts, so that changes of different files write no line of each other.
 
@@ -102,7 +103,7 @@ impl ListedInodes {
 }
 
 impl Pending {
-    /// Whether what changed of `inode` is to be collected, or may be, although it has no name.
+    /// Whether a push may collect changes of `inode` although it has no name.
     pub(super) fn may_spill(&self, inode: &Inode) -> bool {
         self.spills && matches!(inode.body, Body::Regular)
     }
@@ -134,7 +135,8 @@ impl Pending {
         is_new
     }
 
-    /// `inode` has no name any more: nothing of it need be collected, or brought back, and nothing may hold it.
+    /// Takes `inode`, which has lost its last name, off the list: pushes need not collect it, and the list must not
+    /// keep it alive.
     pub(super) fn forget(&self, inode: &InodeRef, known: WhereKnown) {
         let Some(stored) = inode.stored() else { return };
         let (at, counted) = {
@@ -192,8 +194,8 @@ impl Pending {
         }
     }
 
-    /// What a push collects now: all that have a name, and the others too if there is `too_much`, or they borrow extents: as long as
-    /// one does, none is freed.
+    /// The inodes that a push collects now: all with a name, and the nameless if there is `too_much` or if they borrow
+    /// extents: no extent is freed while a file borrows.
     pub(super) fn take_listed(&self, too_much: bool) -> Vec<InodeRef> {
         let are_borrowed = self.owners.are_borrowed();
         let borrows = |weak: &WeakInode| {

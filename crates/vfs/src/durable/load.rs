@@ -4,8 +4,8 @@
 //! store's tree has them: what the log held was brought there when the store was opened. The same goes for where the contents of a
 //! file are; from then on the file knows it itself, and chunks come from their extents.
 //!
-//! *Read-ahead.* What is read where the last reading ended brings chunks behind it, too, each time twice as many. What lies side by
-//! side in a segment is read with one call of the disk.
+//! *Read-ahead.* What is read where the last reading ended brings chunks behind it, too, each time twice as many.
+//! Adjacent extents of a segment are read with one call of the disk.
 
 use super::chunk::{CHUNK, Chunk, Held};
 use super::kept::Kept;
@@ -52,7 +52,7 @@ impl InodeRef {
         let durable = self.shared.durable().ok_or(Errno::EIO)?;
         debug_assert!(!rcu::domain().is_reading(), "a section would be held up");
         if others_may_leave {
-            // Before: what is loaded must not leave at once.
+            // Comes first, because freshly loaded names must not leave at once.
             self.shared.let_names_leave();
         }
         let _loading = durable.loading.lock();
@@ -159,7 +159,7 @@ impl InodeRef {
             let extents: Vec<_> = found.iter().map(|(_, _, held)| &held.extent).collect();
             let read = match durable.store.read_extents(&extents) {
                 Ok(read) => read,
-                // What is wrong may be with what nobody has asked for yet.
+                // The damage may be in the read-ahead part only.
                 Err(_) if chunks.end > wanted.end => {
                     chunks.end = wanted.end;
                     continue;
@@ -234,7 +234,7 @@ impl InodeRef {
         if self.has(flag::PARTIAL) { self.stored().map(|stored| stored.loading.lock()) } else { None }
     }
 
-    /// Of the chunks within `bytes`, which are holes now, forgets what is with the store only. Called in the section of that
+    /// Forgets the absent pages of the chunks within `bytes`, which are holes now. Called in the section of that
     /// change, with what [`before_discard`](Self::before_discard) gave.
     pub(crate) fn discarded(&self, bytes: Range<u64>, alone: &Option<MutexGuard<'_, ()>>) {
         let (Some(_), Some(stored)) = (alone, self.stored()) else { return };

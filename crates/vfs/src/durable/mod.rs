@@ -15,10 +15,10 @@
 //!   o inode                    it has no name: to be deleted, when the store is opened at the latest
 //!   r mount slot               a request of another machine's kernel that was executed  requests.rs
 //! ```
-//! *Changes.* A call that changes something begins a [`Section`], a transaction of the store, before it takes locks. In it, after
-//! each change, it puts down the new value of what it changed. What is larger - contents, extended attributes - is only
-//! marked, and the inode is listed; the push collects it in the cut, when no section is open (`pending.rs`), with the inode's record,
-//! which calls do not put down then. So each push holds
+//! *Changes.* A call that changes something begins a [`Section`], a transaction of the store, before it takes locks. In
+//! it, after each change, it puts down the new value of what it changed. Large values, such as contents and extended
+//! attributes, are only marked, and the inode is listed; the push collects them, together with the inode's record, in
+//! its cut, when no section is open (`pending.rs`). Calls do not put down such a record themselves. So each push holds
 //! the tree as it was at one moment, contents included, and a file that is gone by then was never written.
 //!
 //! *Versions.* Of two records of one object in a push the newer counts. An inode has a counter: it is moved first, then the
@@ -139,7 +139,7 @@ const SUMS: u64 = 128;
 /// By so much the recorded bound of inode numbers is raised.
 const NUMBERS: u64 = 1 << 20;
 
-/// The store of one file system, and what is on its way there.
+/// The store of one file system, and the changes on their way to it.
 pub(crate) struct Durable {
     store: Store,
     pending: Arc<Pending>,
@@ -207,7 +207,7 @@ impl Durable {
         Ok(transaction)
     }
 
-    /// What the store says of its files' sums is true no more.
+    /// Marks the sums in the store as stale.
     #[cold]
     fn drop_sums(&self, transaction: &mut Transaction<'_>) {
         let _raising = self.raising.lock();
@@ -316,7 +316,8 @@ fn errno(error: &StoreError) -> Errno {
 }
 
 impl Shared {
-    /// Lets names and inodes leave memory if these are too many. Called where a section could be begun, by what makes more of them.
+    /// Lets names and inodes leave memory if these are too many. Callers create inodes or names, and could begin a
+    /// section here.
     #[inline]
     pub(crate) fn let_names_leave(&self) {
         if let Some(durable) = self.durable() {
@@ -376,12 +377,13 @@ impl Shared {
         Ok(Section::new(stored, recording))
     }
 
-    /// As [`begin`](Self::begin), of a change of contents. Waits until there is not too much that the store does not have.
+    /// As [`begin`](Self::begin), of a change of contents. Waits until the amount of unsaved changes is below its
+    /// limit.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
     ///
-    /// `section` is [none](Section::none) before; it stays where it stands, as it is large and mostly nothing.
+    /// `section` is [none](Section::none) before the call; the caller provides it because it is large and mostly empty.
     #[inline]
     pub(crate) fn begin_contents<'s>(&'s self, section: &mut Section<'s>) -> Result<(), Errno> {
         if !self.has_no_hooks() {
@@ -404,7 +406,7 @@ impl Shared {
         self.begin_put_down(FIXED)
     }
 
-    /// Of `data`, which is to be written to `inode`, as much as may be.
+    /// The prefix of `data` that may be written to `inode`.
     ///
     /// # Errors
     /// As [`may_grow`](Self::may_grow), and those that are injected.
@@ -422,7 +424,7 @@ impl Shared {
     /// Makes everything durable that calls did which have returned. In memory that is nothing.
     ///
     /// # Errors
-    /// The store's: then it is not known what of it is durable.
+    /// Errors of the store: the caller cannot know then which changes are durable.
     pub(crate) fn sync(&self) -> Result<(), Errno> {
         self.durable().into_iter().for_each(Durable::sweep);
         self.sync_noting(None)

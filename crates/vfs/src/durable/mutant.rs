@@ -8,7 +8,7 @@ use sluice_sync::atomic::{AtomicU8, Ordering};
 pub(super) enum Mutant {
     /// A name that is taken away is not put down.
     NameForgotten = 1,
-    /// Of two values of a name in a push the older counts.
+    /// A push keeps the older of two values of a name.
     OlderName,
     /// Synchronising does not wait for the store.
     SyncDoesNotWait,
@@ -26,7 +26,7 @@ pub(super) enum Mutant {
     FreedEarly,
     /// A record names an extent that does not hold the bytes.
     NameWithoutBytes,
-    /// What an overwritten or deleted chunk named is not freed.
+    /// The extent of an overwritten or deleted chunk is not freed.
     ExtentsStay,
     /// Contents leave memory although they have changed.
     ChangedPagesLeave,
@@ -36,9 +36,9 @@ pub(super) enum Mutant {
     UsedForgotten,
     /// That chunks are cut off is not put down.
     CutOffForgotten,
-    /// Of pages that changed since the extent was written only the last ones are put down.
+    /// Only the last of the patched pages are put down.
     PatchForgotten,
-    /// Of pages that stand in a record others stay than those that are meant.
+    /// A splice keeps the wrong pages of a record.
     SpliceMisplaced,
     /// That an inode lost a name in its holder is not put down.
     HolderStays,
@@ -52,9 +52,9 @@ pub(super) enum Mutant {
     LossNotCounted,
     /// An extent is free when its first owner is gone.
     FreedAtFirstLoss,
-    /// What a chunk's record named before the chunk was borrowed is not freed.
+    /// The extent that a chunk's record named before the chunk was borrowed is not freed.
     ReplacedStays,
-    /// What the store has of a file is borrowed without what has changed since.
+    /// A copy borrows the stored contents without later changes.
     LentWithoutChanges,
 }
 

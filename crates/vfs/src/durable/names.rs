@@ -11,10 +11,10 @@
 //!         ^                                      |
 //!         +---- looked into: an inode that is apart comes back, others are read from the tree
 //! ```
-//! An inode whose name left may be in use: open, mapped, a working directory, remembered by a kernel, with changes that are
-//! to be pushed, or the parent of a directory in memory. So it first stands *apart*, where a name that is loaded again finds it.
-//! From time to time all counts of references are made exact, and those inodes that nobody else has are forgotten. A directory is
-//! forgotten only after its names have left.
+//! An inode whose name left may be in use: open, mapped, a working directory, remembered by a kernel, with changes that
+//! are to be pushed, or the parent of a directory in memory. So it first stands *apart*, where a name that is loaded
+//! again finds it. From time to time all reference counts are made exact, and unused inodes apart are forgotten. A
+//! directory is forgotten only after its names have left.
 //!
 //! The hand of a clock goes round the directories with names in memory. When a whole round brings too little, there is a checkpoint, so
 //! that more is in the tree; if that does not help either, what is in memory is in use, and the limit is exceeded. Then observers are
@@ -233,7 +233,7 @@ impl NameSet {
         self.apart.lock().keys().rev().take(LOOKS).copied().collect()
     }
 
-    /// Of a file, so many pages stand in records that are in memory, which `were` so many.
+    /// Counts the pages in loaded records of one file, which changed in number from `were` to `are`.
     pub(super) fn count_standing(&self, are: u64, were: u64) {
         if are != were {
             // Relaxed: a number that stands alone.
@@ -273,7 +273,7 @@ impl NameSet {
         self.enter(dir);
     }
 
-    /// `inode` has no name any more: nothing finds it by one.
+    /// Removes `inode`, which has lost its last name, from the lists of names.
     pub(super) fn forget(&self, inode: &Inode, known: WhereKnown) {
         let forgotten =
             if inode.is_dir() { self.part(inode.ino()).lock().remove(&inode.ino()) } else { None };
@@ -362,7 +362,7 @@ impl NameSet {
         found
     }
 
-    /// Forgets inodes that stand apart, that nobody else has, and of which the tree has everything, as it has all up to this cut.
+    /// Forgets inodes apart that are otherwise unused and whose changes up to this cut are all in the tree.
     fn forget_unused(&self, hand: &mut Hand, applied: u64, planted: &Planted) {
         // Names that left hold their inodes for a grace period.
         rcu::domain().flush();
@@ -388,7 +388,7 @@ impl NameSet {
         {
             let mut apart = self.apart.lock();
             for (ino, then) in unused {
-                // A reference that was made since was made from this one, and only a holder of one changes the inode.
+                // A newer reference derives from this one, and only a holder of a reference changes the inode.
                 if apart.get(ino).is_some_and(|now| now.taken == then.taken) {
                     gone.extend(apart.remove(ino));
                 }
@@ -441,13 +441,14 @@ impl Durable {
             if has_checkpointed {
                 break;
             }
-            // What was changed is in the tree after this. A limit of 0 is that of a test of what leaves without.
+            // This brings all changes into the tree. A limit of 0 is that of a test of what leaves without.
             if limit > 0 && self.store.write_out().is_err() {
                 break;
             }
             has_checkpointed = true;
         }
-        // What is left is in use. It is not looked at again before there is notably more, or observers have given up some.
+        // What is left is in use. The next search waits until memory use has grown notably, or until observers have
+        // given up references.
         let threshold = limit.max(names.used() + limit / SLACK);
         names.threshold.store(threshold, Ordering::Relaxed);
         names.forgotten.store(0, Ordering::Relaxed);
@@ -464,7 +465,7 @@ impl Durable {
         let mut touched = Vec::new();
         let mut leave = |dir: &Arc<InodeRef>, applied| self.names().leave(dir, applied, &mut touched);
         let left = {
-            // So that what is being loaded stays until it is.
+            // The mutex keeps names that are being loaded until the load is complete.
             let _loading = self.loading.lock();
             let applied = self.applied_cut();
             self.store.alone(|| directories.iter().filter(|dir| leave(dir, applied)).count())
@@ -475,7 +476,7 @@ impl Durable {
         left > 0
     }
 
-    /// What was changed in this cut, or before, can be read again.
+    /// Changes of this cut, and of earlier cuts, can be read from the tree.
     fn applied_cut(&self) -> u64 {
         let is_planted = self.pending.planted.has(Mutant::ChangedNamesLeave);
         if is_planted { u64::MAX } else { self.store.applied_cut() }
@@ -553,7 +554,7 @@ impl Inode {
 }
 
 impl Stored {
-    /// Whether the tree has all that was changed, if it has what was changed up to this cut.
+    /// Whether the tree has all changes of the inode, given that it has all changes up to the cut `applied`.
     fn is_applied(&self, applied: u64) -> bool {
         // Relaxed: no section is open.
         self.changed_in.load(Ordering::Relaxed) <= applied && !self.is_listed()

@@ -109,7 +109,7 @@ impl Superblock {
     /// Makes everything durable that calls did which have returned. In memory that is nothing.
     ///
     /// # Errors
-    /// The store's: then it is not known what of it is durable, and nothing can be changed any more.
+    /// Errors of the store: then no caller knows which changes are durable, and further changes are refused.
     pub fn sync(&self) -> Result<(), Errno> {
         self.root().sync_all()
     }
@@ -123,8 +123,8 @@ impl Superblock {
         self.root().shared.close()
     }
 
-    /// Gives up what is not durable, and waits no more for a store that may never answer: calls that do so now, and later ones, fail.
-    /// To be [closed](Self::close) all the same. In memory that is nothing.
+    /// Gives up changes that are not durable, and stops waiting for a store that may never answer: current and later
+    /// calls on the store fail. To be [closed](Self::close) all the same. In memory that is nothing.
     pub fn abandon(&self) {
         if let Some(durable) = self.root().shared.durable() {
             durable.store.abandon();
@@ -136,8 +136,8 @@ impl Superblock {
         self.root().shared.durable().is_some()
     }
 
-    /// How much of a durable file system is in memory. What has lost its last user just now counts: [`settle`](Self::settle) first,
-    /// to know exactly.
+    /// How much of a durable file system is in memory. Inodes that lost their last user just now still count: call
+    /// [`settle`](Self::settle) first for exact numbers.
     pub fn memory_use(&self) -> Option<MemoryUse> {
         self.root().shared.durable().map(Durable::memory_use)
     }
@@ -148,7 +148,7 @@ impl Superblock {
         self.root().shared.durable().map(|durable| durable.pending.changed_bytes())
     }
 
-    /// What a store in an object store has asked of it since it was opened; nothing of others.
+    /// Requests and bytes between this process and its object store since opening; zeros for other stores.
     pub fn object_traffic(&self) -> Traffic {
         self.root().shared.durable().map(|durable| durable.store.traffic()).unwrap_or_default()
     }
@@ -175,12 +175,12 @@ impl Superblock {
 }
 
 impl Inode {
-    /// Whether a store has it, or will have it: then its number leads to it when it has left memory.
+    /// Whether the inode is or will be in a store: then its number finds it after it has left memory.
     pub fn is_stored(&self) -> bool {
         self.stored().is_some()
     }
 
-    /// Makes the file durable, and with it all that was done to its file system before. In memory that is nothing.
+    /// Makes the file durable, and all earlier changes of its file system with it. In memory that is nothing.
     ///
     /// # Errors
     /// As [`Superblock::sync`].
@@ -306,7 +306,7 @@ impl Durable {
         Ok(orphans)
     }
 
-    /// What all inodes but those that are `gone` add up to, from their records.
+    /// The totals of all inodes except for those in `gone`, from their records.
     fn add_up(&self, gone: &BTreeSet<u64>) -> Result<Totals, Errno> {
         let (mut sums, mut is_sound) = (Totals::default(), true);
         self.scan(Key::inodes(), &mut |key, value| {
@@ -353,7 +353,7 @@ pub(super) fn limit_of(memory_limit: Option<u64>) -> u64 {
 pub(crate) fn close_apart(root: InodeRef) {
     CLOSING.fetch_add(1, Ordering::SeqCst);
     let close = move || {
-        // Nobody is there to be told of an error.
+        // No caller is left to receive an error.
         let _ = root.shared.close();
         root.take_tree_apart();
         CLOSING.fetch_sub(1, Ordering::SeqCst);

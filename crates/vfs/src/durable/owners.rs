@@ -1,8 +1,8 @@
 //! Owners: how many chunks' records name an extent.
 //!
 //! # Theory
-//! A copy of a file names the extents of the original. So an extent has *owners*, the records that name it, and is free when the
-//! last one is gone. Nearly all have one, and nothing says so; else a record does, of which there is one at a time:
+//! A copy of a file names the extents of the original. So an extent has *owners*, the records that name it, and is free
+//! when the last one is gone. Most extents have one owner and no such record; the others have one record at a time:
 //! ```text
 //!   e place     it has two owners or more: how many
 //!   f place     it has none, and is not free yet
@@ -11,10 +11,11 @@
 //! it adds that up and writes the counts into the same batch. So no count needs a lock on the way of a call, and after each crash
 //! the counts are those of the records beside them.
 //!
-//! *Borrowers.* A copy of a file, or of chunks, takes over what the original's records name when it is made, and its own records come with a later push.
-//! Until then it *borrows* these extents: its original may lose them meanwhile, to a change or a removal. An extent that loses its
-//! last owner while some file borrows is not freed: it gets a record `f`. The copy's push takes that away, or a push without
-//! borrowers frees the extent. After a crash there are no borrowers, so what has such a record is freed.
+//! *Borrowers.* A copy of a file, or of chunks, takes over what the original's records name when it is made, and its
+//! own records come with a later push. Until then it *borrows* these extents: its original may lose them meanwhile, to
+//! a change or a removal. An extent that loses its last owner while some file borrows is not freed: it gets a record
+//! `f`. The copy's push takes that away, or a push without borrowers frees the extent. After a crash there are no
+//! borrowers, so extents with such a record are freed.
 //!
 //! # Invariants
 //! - O1: a count is looked up in the tree only if no change of it waits to come there: `counts` has it until then.
@@ -52,7 +53,7 @@ pub(super) struct Owners {
 
 #[derive(Default)]
 struct OwnerCounts {
-    /// What the records of this push name in addition, and no more.
+    /// Extents that the records of this push name newly (`gained`) or no longer name (`lost`).
     gained: Vec<Extent>,
     lost: Vec<Extent>,
     /// By place: owners, and the cut that changed them.
@@ -93,8 +94,8 @@ pub(super) fn named(key: &[u8], value: &[u8]) -> Option<Extent> {
 }
 
 impl Superblock {
-    /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed; and how many of its bytes of data
-    /// are shared: several files, or places in files, have them.
+    /// The content of the store on `disk`, which is only read and which no other process writes meanwhile; and the
+    /// bytes of data that several places in files share.
     ///
     /// # Errors
     /// [`StoreError`]
@@ -102,7 +103,7 @@ impl Superblock {
         with_shared(|keys, visit| Store::content(disk, keys, visit))
     }
 
-    /// As [`store_content`](Self::store_content), of the store that this file system has, if it has one: of all that is durable.
+    /// The durable [content](Self::store_content) of this file system's store, if it has a store.
     ///
     /// # Errors
     /// [`StoreError`]
@@ -112,7 +113,7 @@ impl Superblock {
     }
 }
 
-/// What `look` finds, and how many bytes the records that it visits say are shared.
+/// The result of `look`, and the shared bytes according to the records that it visits.
 fn with_shared(
     look: impl FnOnce(Range<&[u8]>, &mut Visit<'_>) -> Result<Content, StoreError>,
 ) -> Result<(Content, u64), StoreError> {
@@ -190,7 +191,7 @@ impl Owners {
     }
 }
 
-/// What a push makes of the owners of one extent.
+/// The change that a push makes to the owner count of one extent.
 struct OwnerChange {
     extent: Extent,
     before: u32,

@@ -7,7 +7,7 @@
 //! for a record it only copies there; they are written to an extent when calls go on (`contents.rs`). Until then the copy
 //! holds the inode, so that what is to be removed of an inode that goes includes each extent.
 //!
-//! What becomes of the records of a file that loses its last name is said in `removal.rs`.
+//! The removal of the records of a file without a name: `removal.rs`.
 
 use super::chunk::CHUNK;
 use super::contents::{Copied, HeavySet, Marked};
@@ -40,11 +40,12 @@ const MARKED_PAGES: u64 = 63;
 const LISTED: u64 = 1 << MARKED_PAGES;
 /// Beyond the last page of any file.
 const PAGES_END: u64 = u64::MAX.div_ceil(PAGE);
-/// Of the bytes that changed mostly so many are counted at once.
+/// Dirty bytes are counted in multiples of this.
 const GRAIN: u64 = 1024;
 
-/// What a durable file system keeps of an inode. In this order: a call that puts down a record writes near nothing that others
-/// look at; of two calls that change different pages neither writes near `marked`, nor does one that changes the end.
+/// The state that a durable file system keeps for an inode. In this order: a call that puts down a record writes near
+/// nothing that others look at; of two calls that change different pages neither writes near `marked`, nor does one
+/// that changes the end.
 #[repr(C)]
 pub(crate) struct Stored {
     /// Versions of the inode's record. *Atomic: see the module's header.*
@@ -70,19 +71,19 @@ pub(crate) struct Stored {
     /// The list on which it is because of its access time. *Atomic (stands alone).*
     touched_at: AtomicUsize,
     _who_lists: Gap<40>,
-    /// All pages from this one on are marked as well. *Atomic (stands alone); written under `changed`.*
+    /// All pages from this index on are dirty as well. *Atomic (stands alone); written under `changed`.*
     marked_from: AtomicU64,
     pub(super) changed: Mutex<Changed>,
 }
 
 #[derive(Default)]
 pub(super) struct Changed {
-    /// Pages that changed, and the chunks in which they are.
+    /// Dirty pages, and the chunks that contain them.
     dirty: PageSet,
     pub(super) chunks: PageSet,
     /// Names of extended attributes that changed.
     xattrs: BTreeSet<Box<[u8]>>,
-    /// All names of this directory are to be written.
+    /// All names of this directory must be written.
     all_names: bool,
     /// The list on which the inode is, and whether that holds it.
     pub(super) listed_at: Option<usize>,
@@ -274,14 +275,14 @@ impl Stored {
         dirty
     }
 
-    /// The inode, which is new, begins with what is `kept`, all of it borrowed, and with what is `dirty` of that.
+    /// Gives a new inode the contents in `kept`, all borrowed, and its `dirty` pages.
     pub(super) fn begin_with(&self, kept: Kept, dirty: PageSet) {
         *self.kept.lock() = kept;
         self.changed.lock().dirty = dirty;
     }
 
-    /// Instead of what there was in `chunks`, of which nothing changes meanwhile, the inode has those that are `lent`, and pages in memory.
-    /// Returns how many pages there were with the store only. Called in a section.
+    /// Replaces the inode's `chunks`, which nobody changes meanwhile, by the `lent` chunks and pages in memory. Returns
+    /// how many pages there were with the store only. Called in a section.
     pub(super) fn borrow(&self, lent: Vec<Lent>, chunks: &Range<u64>, pending: &Pending) -> u64 {
         let mut kept = self.kept.lock();
         let (gone, were) = (kept.forget_absent(chunks), kept.standing_pages());
@@ -366,7 +367,7 @@ impl Stored {
 }
 
 impl Pending {
-    /// Of `store`, with a log of this size, for `limit` bytes in memory.
+    /// The pending changes of `store`, which has a log of `log_size` bytes, with `limit` bytes of memory.
     pub(super) fn new(log_size: u64, limit: u64, store: &Store) -> Pending {
         let shares = Shares::of(limit, log_size);
         let pushes_early = !store.is_logged();

@@ -26,7 +26,7 @@ const WITH_SUMS: u8 = 2;
 /// Bytes before the target of a symbolic link.
 const HEAD: usize = 76;
 
-/// What the store has of an inode, names and contents aside.
+/// An inode in the store, without its names and contents.
 pub(super) struct InodeRecord<'r> {
     pub(super) has_xattrs: bool,
     pub(super) flags: InodeFlags,
@@ -104,7 +104,7 @@ impl<'r> InodeRecord<'r> {
         bytes
     }
 
-    /// What `bytes` say, if they are such a record.
+    /// Decodes `bytes`; None if they are no inode record.
     pub(super) fn decode(bytes: &'r [u8]) -> Option<InodeRecord<'r>> {
         let (head, target) = bytes.split_first_chunk::<HEAD>()?;
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -172,7 +172,7 @@ pub(super) fn decode_cut_off(bytes: &[u8]) -> Option<Range<u64>> {
     Some(u64::from_le_bytes(*start)..u64::from_le_bytes(*end))
 }
 
-/// What the inodes of a file system add up to.
+/// Totals over the inodes of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) inodes: u64,

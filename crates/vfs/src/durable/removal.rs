@@ -4,10 +4,11 @@
 //! A file that lost its last name has an orphan record. When its last user lets go, its records are to be removed: the destructor notes
 //! that here, and pushes do it.
 //!
-//! A push removes a bounded number of chunks, and asks for another push: so no call and no cut lasts as long as a large file is
-//! long. Until the last push has removed its inode, the orphan record says that the rest is to go. The chunks that are *cut off* a file
-//! which stays, by a truncation or a large hole, are removed in the same manner: a record of the file says from the push of the truncation on
-//! which of its chunks do not count (`kept.rs`). What is written there again removes first what the store has up to there.
+//! A push removes a bounded number of chunks, and asks for another push: so no call and no cut lasts as long as a large
+//! file is long. Until the last push has removed its inode, the orphan record says that the rest is to go. The chunks
+//! that are *cut off* a file which stays, by a truncation or a large hole, are removed in the same manner: a record of
+//! the file says from the push of the truncation on which of its chunks do not count (`kept.rs`). A write into that
+//! range first removes the store's chunks up to there.
 
 use super::chunk::Chunk;
 use super::kept::Kept;
@@ -38,7 +39,8 @@ const LOOKED_UP_AT_ONCE: usize = 128;
 pub(super) struct Removals {
     /// *Per CPU; each protected by its mutex.*
     gone: PerCpu<Mutex<Vec<Removal>>>,
-    /// Of these, in the push that is being formed: those of whose contents it is not known what the tree has. *Protected by its mutex.*
+    /// Removals in the push that is being formed which must first look up their chunks in the tree. *Protected by its
+    /// mutex.* *Protected by its mutex.*
     unknown: Mutex<Vec<Gone>>,
     /// So many chunks one push removes at most. *Atomic (stands alone); written by tests.*
     most: AtomicU64,
@@ -46,7 +48,8 @@ pub(super) struct Removals {
 
 /// What is to be removed of one inode. Most that go have little, and many go at a time: so that takes little memory.
 pub(super) enum Removal {
-    /// All is known: its own records, and that of its first chunk if there is one, which names no extent.
+    /// The complete removal is known: the inode's own records, and the record of its first chunk, if any, which names
+    /// no extent.
     Little {
         ino: u64,
         has_chunk: bool,
@@ -57,14 +60,14 @@ pub(super) enum Removal {
 /// The records of an inode that are to be removed.
 pub(super) struct Gone {
     pub(super) ino: u64,
-    /// What the store has of its contents. If that is not known, all is in the tree.
+    /// What the store has of its contents. If the contents are not known, the tree has all of them.
     kept: Kept,
     /// Chunks of which records may be left.
     chunks: Range<u64>,
     xattrs: Vec<Box<[u8]>>,
     /// No more goes than these chunks: they were cut off.
     stays: bool,
-    /// It had no name when the file system was opened: somebody may have it open.
+    /// The inode was an orphan when the file system was opened: a client may have it open.
     was_open: bool,
 }
 
@@ -86,7 +89,7 @@ impl Gone {
         Gone { was_open: true, ..Gone::unread(ino) }
     }
 
-    /// `chunks` of inode `ino`, of which nothing is in memory.
+    /// The removal of `chunks` of inode `ino`, which is not in memory.
     pub(super) fn cut_off(ino: u64, chunks: Range<u64>) -> Gone {
         Gone { chunks, stays: true, ..Gone::unread(ino) }
     }
@@ -131,7 +134,7 @@ impl Removal {
 }
 
 impl Removals {
-    /// Of a store with a log of this size.
+    /// The removals of a store with a log of `log_size` bytes.
     pub(super) fn new(log_size: u64) -> Removals {
         Removals {
             gone: PerCpu::new(|_| Mutex::with_class(&DURABLE_PENDING, Vec::new())),
@@ -162,8 +165,8 @@ impl Removals {
         self.gone.here().lock().push(removal);
     }
 
-    /// The records of inode `ino` are to stay, if they were to be removed because it had no name when the file system was opened. What has
-    /// lost its last user since is gone: its records do not have all of it.
+    /// The records of inode `ino` are to stay, if they were to be removed because it had no name when the file system
+    /// was opened. A file that has lost its last user since is gone: its records are incomplete.
     pub(super) fn take(&self, ino: u64) -> Option<Removal> {
         self.gone.iter().find_map(|gone| {
             let mut gone = gone.lock();
@@ -309,7 +312,7 @@ impl Inode {
         if let Some(mut kept) = self.stored().and_then(|stored| stored.kept.try_lock()) {
             kept.end_borrow(&durable.pending);
             durable.names().count_standing(0, kept.standing_pages());
-            // What has lost its name is counted when its records go.
+            // A nameless inode is counted when its records go.
             if self.has_name() || !self.has(flag::RECORDED) {
                 kept.extents.values().for_each(|held| durable.pending.memory.count_patched(0, held.patched));
             }

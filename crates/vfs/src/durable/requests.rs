@@ -34,8 +34,8 @@ const STANDING: u16 = u16::MAX;
 pub struct RequestId {
     /// The mount: a number that no other has.
     pub mount: u64,
-    /// Which of the mount's requests that are under way, and not the greatest number that there is. Another may have it when this
-    /// one was answered.
+    /// Which of the mount's requests that are under way, and not the greatest number that there is. The slot is free
+    /// again once the request has been answered.
     pub slot: u16,
     /// The request: a number that the mount uses once.
     pub number: u64,
@@ -52,7 +52,7 @@ pub(super) struct Requests {
 struct RequestTable {
     /// What threads serve.
     by_thread: HashMap<thread::ThreadId, RequestId>,
-    /// Those that have changed something, by mount and slot.
+    /// Requests that have changed something, by mount and slot.
     executed: BTreeMap<(u64, u16), Executed>,
 }
 
@@ -145,7 +145,7 @@ impl Durable {
     }
 }
 
-/// What the record of a request says: its mount and slot, and what was executed.
+/// Decodes the record of a request: mount and slot, and the executed request.
 pub(super) fn executed_of(key: &[u8], value: &[u8]) -> Option<((u64, u16), Executed)> {
     let slot = name_of(key).try_into().ok().map(u16::from_be_bytes)?;
     Some(((keys::ino_of(key)?, slot), Executed::decode(value)?))
@@ -164,8 +164,9 @@ impl Superblock {
         RequestServed(Some(requests))
     }
 
-    /// The requests of `mount` that were executed and have changed something, by this process, or by one whose change was durable: their
-    /// numbers, each with the number of the inode that has got a name by it, or 0. Those of slots that were used again are left out.
+    /// The requests of `mount` that were executed and have changed something, by this process, or by one whose change
+    /// was durable: their numbers, each with the number of the inode that has got a name by it, or 0. Requests whose
+    /// slots were used again are left out.
     pub fn executed_requests(&self, mount: u64) -> BTreeMap<u64, u64> {
         let Some(durable) = self.root().shared.durable() else { return BTreeMap::new() };
         let state = durable.requests.state.lock();
@@ -197,7 +198,8 @@ impl Superblock {
         durable.sync()
     }
 
-    /// Mounts do not stand any more: others may have had their locks. It is durable with the next sync.
+    /// Records that these mounts stand no more: other mounts may have had their locks. It is durable with the next
+    /// sync.
     ///
     /// # Errors
     /// As any change.

@@ -1,10 +1,10 @@
 //! Resident: which contents of files stay in memory, and how they leave it.
 //!
 //! # Theory
-//! A chunk that is in an extent may leave memory: its pages are taken out of the file, noted as *absent*, and read again when they
-//! are wanted (`load.rs`). Which chunks leave is decided by a [`Reclaimer`], which a chunk enters when its extent was written or
-//! it was read; what it lets go becomes a *victim*, and leaves at once, or when the calls on its file have ended. What changed
-//! since, or stands in a record, stays: changes are bounded by `pending.rs`.
+//! A chunk that is in an extent may leave memory: its pages are taken out of the file, noted as *absent*, and read
+//! again when they are wanted (`load.rs`). Which chunks leave is decided by a [`Reclaimer`], which a chunk enters when
+//! its extent was written or it was read; what it lets go becomes a *victim*, and leaves at once, or when the calls on
+//! its file have ended. Pages that changed since, or whose bytes are in a record, stay: `pending.rs` limits changes.
 //!
 //! A call that changes a file, or reads what is not there, holds [`Stored::here`] for reading: then nothing of the file
 //! leaves. A read of what is there holds nothing. Leaving is a rearrangement of the file (see `data`): what was read
@@ -37,7 +37,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::{Deref, Range};
 
-/// What a chunk takes beside its bytes: its pages' heads, their table, and what is noted of it.
+/// Memory of a chunk beside its bytes: page headers, their table, and bookkeeping.
 const CHUNK_BESIDE: u64 = CHUNK / 16;
 
 /// A chunk that may leave memory.
@@ -121,7 +121,7 @@ impl ResidentSet {
         self.patched.load(Ordering::Relaxed) * PAGE < self.patched_max
     }
 
-    /// Of a chunk, these pages are patched now, and no more those that `were`.
+    /// Counts the patched pages of one chunk, which changed from `were` to `are`.
     pub(super) fn count_patched(&self, are: u16, were: u16) {
         let more = u64::from(are.count_ones()).wrapping_sub(u64::from(were.count_ones()));
         if more != 0 {
@@ -187,7 +187,7 @@ impl ResidentSet {
         self.remove(std::mem::take(&mut kept.entered));
     }
 
-    /// Of inode `ino`, of which the store has what is `kept`, `chunks` are no more: they do not count.
+    /// Stops counting `chunks` of inode `ino`, which are gone from `kept`.
     pub(super) fn uncount(&self, ino: u64, kept: &mut Kept, chunks: &Range<u64>) {
         let mut gone = kept.entered.split_off(&chunks.start);
         kept.entered.append(&mut gone.split_off(&chunks.end));
@@ -205,7 +205,7 @@ impl ResidentSet {
     }
 
     fn remove(&self, gone: BTreeMap<u64, Arc<Resident>>) {
-        // One that is entering yet, or is a victim, leaves as those of files that stay.
+        // A chunk that is still entering, or is a victim, leaves like the chunks of files that stay.
         for resident in gone.values().filter(|resident| resident.usage.pin()) {
             if !self.reclaimer.remove(resident) {
                 resident.usage.unpin();
@@ -230,7 +230,7 @@ impl ResidentSet {
         (!self.is_pressed.load(Ordering::Relaxed)).then_some(calm)
     }
 
-    /// From now on calls hold the files that they are at work on. Waits for calls that do not.
+    /// Makes each later call hold the file that it works on. Waits for calls that do not.
     #[cold]
     fn press(&self) {
         // Relaxed: the lock orders it, see stay_calm().
@@ -334,8 +334,9 @@ impl Inode {
         HeldContents { inode: self, stay: Some(stay) }
     }
 
-    /// As [`hold_contents`](Self::hold_contents), while no other call on contents does that needs more than pages which are in
-    /// memory. `None` if it would wait for itself: the thread is in a call on contents, or in a section.
+    /// The exclusive variant of [`hold_contents`](Self::hold_contents): excludes all other calls on contents, except
+    /// for those that need only pages in memory. `None` if it would wait for itself: the thread is in a call on
+    /// contents, or in a section.
     pub(super) fn hold_contents_alone<'i>(
         &'i self,
         durable: &Durable,

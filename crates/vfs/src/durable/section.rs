@@ -14,7 +14,8 @@ use sluice_sync::atomic::Ordering;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// A change under way: it is in the store whole or not at all. Of a file system in memory that nobody watches it is nothing.
+/// A change under way: it is in the store whole or not at all. A file system in memory without watchers has empty
+/// sections.
 #[must_use = "the change ends when this is dropped"]
 pub(crate) struct Section<'s>(Option<Open<'s>>);
 
@@ -40,7 +41,7 @@ impl<'s> Section<'s> {
         Section(Some(Open { stored, recording: recording.map(RefCell::new).map(Box::new) }))
     }
 
-    /// Of a file system in memory that nobody watches.
+    /// The section of a file system in memory without watchers.
     #[inline]
     pub(crate) fn none() -> Section<'s> {
         Section(None)
@@ -54,8 +55,8 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// The times of `inode`, which is no symbolic link, changed, if they `moved`: another call of the same tick may have moved them. That call began before
-    /// this one ended, so no later push has it.
+    /// The times of `inode`, which is no symbolic link, changed, if they `moved`: another call of the same tick may
+    /// have moved them. The other call began before this call ended, so no later push can include it.
     #[inline]
     pub(crate) fn times(&self, inode: &Inode, moved: bool) {
         if moved && let Some(open) = &self.0 {
@@ -105,8 +106,8 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// As [`lost_name`](Self::lost_name), where nobody may be waited for: whether all is done. Else the inode is to be
-    /// [forgotten](Self::forget) in this section.
+    /// The variant of [`lost_name`](Self::lost_name) that never waits: returns whether all work is done. Else the inode
+    /// is to be [forgotten](Self::forget) in this section.
     #[inline]
     pub(crate) fn lost_name_at_once(&self, inode: &InodeRef, dir: &Inode) -> bool {
         match &self.0 {
@@ -215,7 +216,7 @@ impl Stored<'_> {
         }
         let Some(stored) = inode.stored() else { return };
         if stored.will_be_collected() && !inode.is_symlink() && !self.has(Mutant::RecordBeforeChange) {
-            // The push has the record then. So this call does not look at what others change.
+            // The push has the record then. So this call reads no line that other calls write.
             stored.fall_behind();
             if inode.has_name() {
                 return;
@@ -258,7 +259,8 @@ impl Stored<'_> {
         }
     }
 
-    /// Lets the store know of something to push. There is no such object, so that no other change is ordered with it.
+    /// Lets the store know of something to push. The key names no object, so the request is not ordered with other
+    /// changes.
     fn ask_to_push(&self, inode: &Inode) {
         self.transaction.borrow_mut().remove(&Key::xattr(inode.ino(), &[]), 0);
     }
@@ -364,7 +366,7 @@ impl Stored<'_> {
         self.forget_known(inode, known);
     }
 
-    /// As [`forget`](Self::forget), if little is known of it: false if somebody would have to be waited for.
+    /// The variant of [`forget`](Self::forget) for an inode with little stored state: false if it would have to wait.
     fn forget_at_once(&self, inode: &InodeRef) -> bool {
         // A thread that has it locked may wait for a grace period, and so for the caller's read section.
         let known = inode.stored().and_then(|stored| stored.kept.try_lock()).map(|kept| kept.known());
@@ -382,8 +384,8 @@ impl Stored<'_> {
     }
 
     fn grown(&self, inode: &InodeRef) {
-        // The push collects the size. A record of its own would meet the records of calls that change other attributes. Of a file
-        // without a name nothing changed that takes memory; it is listed when it gets one.
+        // The push collects the size. A record of its own would meet the records of calls that change other attributes.
+        // A file without a name has no dirty memory here; it is listed when it gets a name.
         if !inode.stored().is_some_and(|stored| stored.will_be_collected()) && inode.has_name() {
             self.mark(inode, |_| ());
         }
@@ -400,7 +402,8 @@ impl Stored<'_> {
         let Some(stored) = inode.stored() else { return };
         mark(stored);
         let pending = &self.durable.pending;
-        // First: whether there is a name is on a line that calls which change names write. What is listed may have lost its name since.
+        // First: whether there is a name is on a line that calls which change names write. A listed inode may have lost
+        // its name since.
         if stored.will_be_collected() {
             self.list(inode);
             if pending.must_push() {

@@ -1,8 +1,9 @@
 //! Share: a copy of a file, or of whole chunks of one, takes over what the store has of the original's contents.
 //!
 //! # Theory
-//! What is in extents is neither read nor written: the copy *borrows* them (`owners.rs`), with the pages that are patched and those
-//! that are not in memory; its next push puts down records that name them, and of the rest what the original's have, or will have.
+//! Contents in extents are neither read nor written: the copy *borrows* the extents (`owners.rs`), together with the
+//! sets of patched and absent pages; its next push puts down records that name the extents and repeats the rest of the
+//! original's records.
 //!
 //! The pages in memory, what the store has, and which pages have changed since must be of one moment. A call changes a page
 //! first, and then says so, in one section, while it holds the file's contents.
@@ -139,7 +140,7 @@ pub(crate) struct Sharing<'i> {
     durable: &'i Durable,
     source: (&'i InodeRef, &'i Stored),
     target: (&'i InodeRef, &'i Stored),
-    /// What of the source is copied, and to where.
+    /// The range of the source that is copied, and its offset in the target.
     bytes: Range<u64>,
     to_offset: u64,
     /// The chunks of the source that are copied whole, and the number of the first one in the target.
@@ -174,7 +175,7 @@ impl InodeRef {
         Ok([target, source])
     }
 
-    /// As [`contents_to_copy`](Self::contents_to_copy), if there is something to share in the store.
+    /// The variant of [`contents_to_copy`](Self::contents_to_copy) for ranges that can share extents in the store.
     ///
     /// # Errors
     /// The store's.
@@ -211,12 +212,12 @@ impl InodeRef {
             return Ok(None);
         }
         let to_chunk = to_offset.div_ceil(CHUNK);
-        // What is not a whole chunk is in memory, of both.
+        // Partial chunks at both ends must be in memory, in the source and in the target.
         let before = bytes.start..(first * CHUNK);
         let mut behind = (chunks.end * CHUNK).min(bytes.end)..bytes.end;
         let shift =
             |range: &Range<u64>| range.start - bytes.start + to_offset..range.end - bytes.start + to_offset;
-        // Of no byte, so that it is known what the store has.
+        // The empty range loads only the target's chunk map.
         to.more_contents(&held.0, 0..0)?;
         for range in [&before, &behind].into_iter().filter(|range| !range.is_empty()) {
             to.more_contents(&held.0, shift(range))?;
@@ -229,7 +230,8 @@ impl InodeRef {
         for range in [before, behind].into_iter().filter(|range| !range.is_empty()) {
             self.more_contents(&held.0, range)?;
         }
-        // What is cut off a file goes chunk by chunk, whatever is there by then.
+        // A target with cut-off chunks shares nothing: these chunks are removed one by one, whatever they contain by
+        // then.
         let is_whole = to_stored.kept.lock().cut_off.is_empty();
         Ok(is_whole.then(|| Sharing {
             durable,
@@ -275,7 +277,7 @@ impl Sharing<'_> {
         let (bytes, to_offset) = (self.bytes.clone(), self.to_offset);
         let lent = self.lend();
         let absent: u64 = lent.iter().map(|lent| u64::from(lent.absent.count_ones())).sum();
-        // Of no chunk a part is copied since space ends.
+        // Space is reserved first, so that a lack of space never cuts a chunk.
         let most = (bytes.end - bytes.start).div_ceil(PAGE) + 1;
         let Ok(space) = Prepaid::new(&*target.shared, most.min(source.data.pages())) else { return Ok(None) };
         if absent > 0 {
@@ -330,7 +332,7 @@ impl Sharing<'_> {
     }
 }
 
-/// Contents of `inode` changed in `bytes`, if there are any.
+/// Marks `bytes` of `inode` as changed, unless the range is empty.
 fn mark(section: &Section<'_>, inode: &InodeRef, bytes: Range<u64>) {
     if !bytes.is_empty() {
         section.contents(inode, bytes);

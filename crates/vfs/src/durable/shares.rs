@@ -1,7 +1,7 @@
 //! Shares: what each part of a durable file system may take of the limit of memory.
 //!
 //! # Theory
-//! All that grows with what is done counts against the limit, also what is on its way to the disk:
+//! All memory that grows with the work counts against the limit, including data on its way to the disk:
 //! ```text
 //!   names 1/4        names, inodes, contents in records                                  names.rs
 //!   changed 4 x 1/32 contents that changed; those a push is writing; and its two copies   pending.rs
@@ -30,7 +30,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Those of `limit` bytes, for a store with a log of `log_size`.
+    /// Divides `limit` bytes, for a store with a log of `log_size`.
     pub(super) fn of(limit: u64, log_size: u64) -> Shares {
         /// With less each record would be read several times.
         const CACHE_MIN: u64 = 1 << 20;

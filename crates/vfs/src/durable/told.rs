@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Stands on both sides of a number. No finding has it otherwise: names are told escaped.
 const MARK: char = '\u{1}';
-/// Directories above one another, at most: there may be circles.
+/// The most ancestors that are followed: parents may form a cycle.
 const DEPTH_MAX: usize = 1000;
 
 /// The inodes that findings name, and names of them.

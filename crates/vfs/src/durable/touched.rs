@@ -66,7 +66,7 @@ impl InodeRef {
 
     /// Puts the record down, whose access time is older.
     pub(super) fn put_down_atime(&self) {
-        // Of a store that failed nobody asks for access times.
+        // An error is ignored: access times of a failed store are not needed.
         if let Ok(section) = self.shared.begin_put_down(FIXED) {
             section.inode(self);
         }

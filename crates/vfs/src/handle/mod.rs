@@ -1,7 +1,7 @@
 //! Handles: open files and directories as values that close themselves, in the manner of `std::fs`.
 //!
-//! A handle is a [`Process`] with one descriptor, counted by all clones of the handle. So a handle lives as long as it is
-//! used, on whatever thread, and what it can do is what that process may do.
+//! A handle is a [`Process`] with one descriptor, counted by all clones of the handle. So a handle lives as long as its
+//! users, on any thread, and has the permissions of that process.
 //!
 //! Calls return [`Errno`], which `?` turns into [`std::io::Error`]. The traits of `std::io` return the latter.
 

@@ -79,7 +79,7 @@ impl OpenOptions {
         self
     }
 
-    /// Whether the file is made, and must not be there before.
+    /// Whether the file is created and must not exist before.
     pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
         self.create_new = create_new;
         self

@@ -206,7 +206,7 @@ impl Import {
         Ok((stat, held.xattrs().map_err(|e| self.host_error(e))?))
     }
 
-    /// The attributes of what was opened, if it still is what was `seen` under its name.
+    /// The attributes of the opened file, if it still is the file that was `seen` under its name.
     fn same(&self, opened: Result<HostStat, rustix::io::Errno>, seen: &HostStat) -> io::Result<HostStat> {
         let opened = opened.map_err(|e| self.host_error(e))?;
         let unchanged = opened.identity == seen.identity && opened.file_type() == seen.file_type();

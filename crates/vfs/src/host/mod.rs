@@ -54,7 +54,7 @@ pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 /// The prefix of the attributes that are views of POSIX ACLs.
 pub(crate) const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
-/// What a file is to look like, contents and type apart.
+/// Attributes for a new file, without contents and type.
 pub(crate) struct Attributes {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
@@ -95,7 +95,7 @@ impl Walker {
     /// Goes up to `parent`.
     ///
     /// # Errors
-    /// `EBUSY` when the directory above is another one by now.
+    /// `EBUSY` when the directory above has been replaced.
     pub(crate) fn leave(&self, parent: Identity) -> Result<(), Errno> {
         self.process.chdir("..")?;
         if self.here()? == parent { Ok(()) } else { Err(Errno::EBUSY) }
@@ -200,7 +200,7 @@ pub(crate) fn refused(path: &Path, kind: io::ErrorKind, reason: &str) -> io::Err
     io::Error::new(kind, format!("{}: {reason}", shown(path)))
 }
 
-/// What to tell about a path where something of the wrong type stands in the way.
+/// The error for a path where a file of the wrong type stands in the way.
 pub(crate) fn blocked(path: &Path, error: Errno) -> io::Error {
     match error {
         Errno::EISDIR => refused(
@@ -218,7 +218,7 @@ pub(crate) fn blocked(path: &Path, error: Errno) -> io::Error {
     }
 }
 
-/// What to tell when a tree changes while it is walked.
+/// The error for a tree that changes while it is walked.
 pub(crate) fn moved(path: &Path) -> io::Error {
     refused(
         path,

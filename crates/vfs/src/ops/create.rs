@@ -43,7 +43,7 @@ pub enum NewKind<'a> {
 }
 
 impl NewKind<'_> {
-    /// What overlay file systems mark removed names with. Everybody may make one: it leads to no device.
+    /// What overlay file systems mark removed names with. Any user may create one: it leads to no device.
     pub(crate) const WHITEOUT: NewKind<'static> = NewKind::CharDevice(0);
 
     /// Whether it is a [`WHITEOUT`](Self::WHITEOUT).
@@ -94,7 +94,8 @@ impl InodeRef {
         self.look_up(name)
     }
 
-    /// As [`lookup`](Self::lookup), by one who may search this directory. Called outside of any read section.
+    /// The variant of [`lookup`](Self::lookup) for a caller that may search this directory. Called outside of any read
+    /// section.
     pub(crate) fn look_up(&self, name: &[u8]) -> Result<InodeRef, Errno> {
         loop {
             self.load_names()?;
@@ -137,7 +138,8 @@ impl InodeRef {
         find(dir, self.shared.hasher.hash(name)).ok_or_else(|| self.missing(departures))
     }
 
-    /// What to say of a name that was not in memory, when so many had come or left: `ENOENT`, if it would have been.
+    /// The error for a name that was not in memory when the count of departures was `departures`: `ENOENT` if all names
+    /// were in memory.
     #[cold]
     fn missing(&self, departures: u32) -> Errno {
         if self.are_names_here(departures) { Errno::ENOENT } else { Errno::NOT_LOADED }

@@ -7,7 +7,7 @@ impl Inode {
     /// Breaks the leases that `breaking` is against, on behalf of `cred`. One load where there have never been any.
     ///
     /// # Errors
-    /// `EAGAIN`, if there are any and it may not wait.
+    /// `EAGAIN`, if there is such a lease and the caller may not wait.
     #[inline]
     pub(crate) fn break_leases(&self, cred: &Cred, breaking: Breaking, may_wait: bool) -> Result<(), Errno> {
         if !self.shared.opens.are_leases_used() {
@@ -31,7 +31,7 @@ impl InodeRef {
 /// Breaks the delegations of `changed`.
 ///
 /// # Errors
-/// `EAGAIN`, if there are any and it may not wait.
+/// `EAGAIN`, if there are delegations and the caller may not wait.
 #[inline]
 pub(crate) fn break_all(cred: &Cred, changed: &[&Inode], may_wait: bool) -> Result<(), Errno> {
     changed.iter().try_for_each(|inode| inode.break_leases(cred, Breaking::Change, may_wait))

@@ -33,7 +33,7 @@ impl InodeRef {
     #[inline]
     pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> AtOnce<usize> {
         if self.has(flag::CACHED) || self.shared.has_hook(hook::FAULTS) {
-            // Of a directory too: it is said with a reference.
+            // A directory waits too, because its error is reported on the path with a reference.
             return Err(WouldWait);
         }
         let read = self.data()?.read_at_once(offset, buf)?;
@@ -73,7 +73,7 @@ impl InodeRef {
     /// The first stored byte at or after `offset`.
     ///
     /// # Errors
-    /// `ENXIO` when there is none; `EINVAL` or `EISDIR` when this is no regular file.
+    /// `ENXIO` when there is none; `EINVAL` or `EISDIR` for other types of files.
     pub fn seek_data(&self, offset: u64) -> Result<u64, Errno> {
         let found = self.data()?.seek_data(offset);
         // Last: what left memory while we looked shows here.
@@ -131,7 +131,7 @@ impl InodeRef {
     /// observers when both are let go. (See [`ops`](crate::ops).)
     ///
     /// # Errors
-    /// Those of `change`; `EROFS` after the store failed, and the store's.
+    /// Errors of `change` and of the store; `EROFS` after the store failed.
     fn change_contents<H, R>(
         &self,
         cred: &Cred,
@@ -153,8 +153,9 @@ impl InodeRef {
         Ok(result)
     }
 
-    /// As [`change_contents`](Self::change_contents), of a `write` of `data`, or as much of it as may be, for which the contents
-    /// in `needs` must be here. In memory, where nobody watches, there is nothing to hold or to put down.
+    /// The variant of [`change_contents`](Self::change_contents) for a `write` of `data`, or its longest allowed
+    /// prefix, that needs the contents in `needs` in memory. A file system in memory without watchers holds and records
+    /// nothing.
     #[inline]
     fn write_contents<R>(
         &self,
@@ -313,7 +314,7 @@ impl InodeRef {
         // What is moved reaches to the end.
         let changed = offset..if moves { u64::MAX } else { offset + len };
         let punches = matches!(operation, FallocateOperation::Punch);
-        // Of what is punched, the chunks at both ends are enough.
+        // A hole punch needs only the chunks at both ends.
         let data = self.contents(if punches { offset..offset + 1 } else { changed.clone() })?;
         let alone = if punches {
             self.more_contents(&data, offset + len - 1..offset + len)?;
@@ -417,7 +418,7 @@ struct ContentsChange<R> {
     result: R,
     /// The bytes that are to be put down; none if nothing changed.
     bytes: Range<u64>,
-    /// What observers are told: an offset, and a length or 0.
+    /// The offset and length for observers; a length may be 0.
     told: (u64, u64),
     /// None of the contents changed: the file ends at or behind where `bytes` begin.
     has_only_grown: bool,

@@ -1,9 +1,9 @@
 //! Operations: what one call does to a file system, from its beginning to its end.
 //!
 //! # Theory
-//! Programs in process ([`Process`](crate::Process)) and servers of files, such as a mount, come through the same methods of
-//! [`InodeRef`]. Each of these that changes something is one operation. What can be refused with nothing locked is refused by
-//! the method; what then is the same for all stands here:
+//! Programs in process ([`Process`](crate::Process)) and servers of files, such as a mount, come through the same
+//! methods of [`InodeRef`]. Each method that changes something is one operation. The method itself refuses invalid
+//! requests without locks; the steps common to all operations stand here:
 //!
 //! ```text
 //!   delegations of what changes are broken, until they are given up     waits with nothing held
@@ -15,13 +15,13 @@
 //!   observers are told
 //! ```
 //!
-//! Contents change in the same steps without the first (`io.rs`: `change_contents`): a writer has opened the file, which broke
-//! its leases. What can be done without waiting is done at once, in the section of the path walk
-//! ([`at_once`](crate::at_once)), where there are neither delegations nor observers.
+//! Contents change in the same steps without the first (`io.rs`: `change_contents`): a writer has opened the file,
+//! which broke its leases. Work that needs no wait is done in the section of the path walk
+//! ([`at_once`](crate::at_once)), if there are neither delegations nor observers.
 //!
 //! # Lock order
-//! The rename lock, if an attempt asks for it, is held from before its section until that has ended. Nothing is held when
-//! delegations are broken or told, and when observers are.
+//! The rename lock, if an attempt asks for it, is held from before its section until that has ended. No lock is held
+//! while delegations are broken or told, or while observers are told.
 
 pub(crate) mod attr;
 pub(crate) mod create;
@@ -99,7 +99,7 @@ impl Shared {
     /// called with what it did, and tells the observers.
     ///
     /// # Errors
-    /// Those of `attempt`; `EROFS` after the store failed, and the store's.
+    /// Errors of `attempt` and of the store; `EROFS` after the store failed.
     pub(crate) fn operate<R>(
         &self,
         cred: &Cred,

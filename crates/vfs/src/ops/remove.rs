@@ -22,7 +22,7 @@ struct Removed {
     to_forget: Option<InodeRef>,
 }
 
-/// What is left to do when a file lost a name in a read section.
+/// The remaining work after a file lost a name in a read section.
 pub(crate) struct RemovedAtOnce {
     /// The caller should [`settle`](crate::inode::settle), outside of any section.
     pub(crate) should_settle: bool,
@@ -96,13 +96,13 @@ impl InodeRef {
         self.shared.operate(cred, &changed, 0, |section, _| remove(section), tell).map(drop)
     }
 
-    /// Removes the directory `name` with everything below it. The walk goes from inode to inode: a name that another thread
-    /// puts in its way leads it nowhere else, and no path is too long for it. Of files with one of the flags `cleared` these
-    /// flags are cleared first.
+    /// Removes the directory `name` with everything below it. The walk goes from inode to inode: a name that another
+    /// thread puts in its way leads it nowhere else, and no path is too long for it. The flags `cleared` are first
+    /// cleared on files that have any of them.
     ///
     /// # Errors
-    /// `EBUSY` where something is mounted, as of [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir); what was removed by then
-    /// stays so.
+    /// `EBUSY` at a mount point, as for [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir); files removed so far stay
+    /// removed.
     pub(crate) fn remove_tree(&self, cred: &Cred, name: &[u8], cleared: InodeFlags) -> Result<(), Errno> {
         let clear = |inode: &InodeRef| match inode.flags() {
             flags if flags.intersects(cleared) => inode.set_flags(cred, flags - cleared),
@@ -149,7 +149,7 @@ impl Inode {
             return Err(WouldWait);
         }
         let hash = self.shared.hasher.hash(name);
-        // What is not there, or not to be removed so, is found with nothing locked.
+        // A missing name or a wrong type is found without a lock.
         if dir.names.get(hash, name, section).is_none_or(|victim| victim.is_dir()) {
             return Err(WouldWait);
         }
@@ -246,12 +246,12 @@ impl Inode {
         check_name(name).map_err(|error| self.gone_or(error))
     }
 
-    /// What to say of a wrong name in this directory: that the directory was removed comes before `error`.
+    /// The error for a wrong name in this directory: removal of the directory takes precedence over `error`.
     pub(crate) fn gone_or(&self, error: Errno) -> Errno {
         if self.is_removed_dir() { Errno::ENOENT } else { error }
     }
 
-    /// Can this lose its name by `rmdir`, if that is so, or else by `unlink`?
+    /// Checks that this inode can lose its name: by `rmdir` if `remove_dir`, else by `unlink`.
     ///
     /// # Errors
     /// `EISDIR`, `ENOTDIR`, `EBUSY` (something is mounted here), `ENOTEMPTY`.

@@ -171,13 +171,13 @@ impl InodeRef {
         if outcome.is_ok() && !target.is_some_and(|target| source.is_same(target)) {
             return Ok(false);
         }
-        // The same entry, not only the same file: so it was there when the other name was looked at.
+        // Compares entries, not only files: so the entry existed when the other name was looked up.
         let was_there = self.entry(dir, name, &section).is_some_and(|again| ptr::eq(source, again));
         if was_there { outcome.map(|()| true) } else { Ok(false) }
     }
 
-    /// One attempt, with the `names` locked: what it did, if there was anything to do. Between directories a rename that a
-    /// directory takes part in needs the `tree` lock.
+    /// One attempt with the `names` locked; returns the change, if any was necessary. Between directories a rename that
+    /// a directory takes part in needs the `tree` lock.
     fn rename_locked(
         &self,
         names: &mut LockedPair<'_, InodeRef>,
@@ -244,12 +244,12 @@ impl InodeRef {
         Ok(Some(Moved { source, target, whiteout, times }))
     }
 
-    /// What a rename with `WHITEOUT` leaves in this directory.
+    /// The inode that a rename with `WHITEOUT` leaves in this directory.
     fn new_whiteout(&self, cred: &Cred) -> Result<InodeRef, Errno> {
         self.new_child(cred, &NewInode { kind: NewKind::WHITEOUT, mode: 0, umask: 0 })
     }
 
-    /// If this is a directory: its parent is now `parent`. Called under the rename lock.
+    /// Sets the parent of this inode to `parent`, if it is a directory. Called under the rename lock.
     fn set_parent(&self, parent: &InodeRef) {
         if let Ok(dir) = self.as_dir() {
             dir.set_parent(Some(parent.clone()));

@@ -23,10 +23,10 @@ pub(crate) struct Xattrs {
     charged: u64,
 }
 
-/// What an entry takes beside name and value: two pointers and two lengths, and its share of a node.
+/// Memory of an entry beside name and value: two pointers and two lengths, and its share of a node.
 const ENTRY_BYTES: usize = 48;
 
-/// What the extended attribute, or access control list, `name` with this value counts for, in bytes.
+/// The charge for the extended attribute or access control list `name` with this value, in bytes.
 pub(crate) fn charge_of_stored(name: &[u8], value: &[u8]) -> u64 {
     match Namespace::of(name) {
         Namespace::AclAccess | Namespace::AclDefault => {
@@ -42,7 +42,7 @@ fn charge_of(name: &[u8], value: &[u8]) -> u64 {
 }
 
 impl Xattrs {
-    /// What the values count for together, in bytes: whole units.
+    /// The charge for all values together, in bytes: whole units.
     pub(crate) fn charged(&self) -> u64 {
         self.charged
     }

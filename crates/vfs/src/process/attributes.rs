@@ -36,7 +36,7 @@ impl Process {
     /// `EMPTY_PATH` as [`fstat`](Self::fstat).
     ///
     /// # Errors
-    /// Those of the path walk; `EBADF`; `EINVAL` for other flags.
+    /// Errors of the path walk; `EBADF`; `EINVAL` for other flags.
     pub fn fstatat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Stat, Errno> {
         self.statx_any(dir, path.as_ref(), flags).map(|statx| statx.stat)
     }
@@ -240,7 +240,7 @@ impl Process {
     /// The target of the symbolic link at `path`.
     ///
     /// # Errors
-    /// `EINVAL` when it is none, and those of the path walk.
+    /// `EINVAL` when the file is no symbolic link; errors of the path walk.
     pub fn readlink(&self, path: impl AsRef<Path>) -> Result<PathBuf, Errno> {
         self.readlinkat(Fd::CWD, path)
     }

@@ -62,7 +62,7 @@ pub(crate) struct DescriptorOwner {
 /// One descriptor.
 #[derive(Default)]
 struct DescriptorSlot {
-    /// What it points to; nothing while it is free.
+    /// The open file description; empty while the slot is free.
     file: RefSlot<OpenFile>,
     /// *Atomic (stands alone).*
     close_on_exec: AtomicBool,
@@ -93,7 +93,8 @@ impl FdTable {
         self.owner
     }
 
-    /// What is open, with its descriptors from the lowest on. One that comes or goes meanwhile may be there.
+    /// The open files, in the order of their descriptors. A descriptor that is opened or closed meanwhile may be
+    /// included.
     pub(crate) fn files(&self) -> impl Iterator<Item = (Fd, Ref<OpenFile>)> {
         self.in_use().filter_map(|(number, slot)| Some((Fd(number.cast_signed()), slot.file.load()?)))
     }
@@ -252,7 +253,7 @@ impl Process {
         Ok(())
     }
 
-    /// What closing a descriptor means for the file that it pointed to.
+    /// The effect of closing a descriptor on its file.
     pub(super) fn let_go(&self, file: &OpenFile) {
         self.release_posix_locks(file);
         file.close();
@@ -279,7 +280,7 @@ impl Process {
         Ok(new)
     }
 
-    /// Makes `new` a descriptor for what `fd` is open on, closing what it was before.
+    /// Makes `new` a second descriptor for the file of `fd`, and closes the old file of `new`.
     ///
     /// # Errors
     /// `EBADF` when `fd` is not open or `new` is out of range.

@@ -3,15 +3,15 @@
 //! # Theory
 //! What a program may rely on is what POSIX says of `fsync`, as journalling file systems keep it:
 //! - after `fsync` of a file (`fdatasync`, and a write with `O_SYNC`, count as one) its contents, its attributes and its names are there;
-//! - after `fsync` of a directory its attributes, its own name, and what was done to names in it;
+//! - after `fsync` of a directory: its attributes, its own name, and earlier changes of names in it;
 //! - after `sync` and `syncfs` all is;
 //! - what they need is there with them: the directory in which a name stands, and the changes on which theirs depends;
 //! - a change of names is there whole or not at all: a rename never loses the file, or shows it twice;
 //! - the tree holds together, whatever is lost.
 //!
-//! All else may be there or not: each change of names or attributes that depends on none that is lost; each write whole, or in some
-//! of its sectors of 512 bytes, or not at all, in any order, also when the file's name or size is there. What a file has no bytes for reads as zeros.
-//! `journal.rs` says what depends on what.
+//! Other changes may survive or not: each change of names or attributes whose predecessors survive; each write whole,
+//! in part by sectors of 512 bytes, or not at all, in any order, even if the file's name or size survives. Ranges of a
+//! file whose bytes were lost read as zeros. `journal.rs` says what depends on what.
 //!
 //! The rules are the same with a store below, though that keeps more: a program that gets on with these is right on either, and
 //! on ext4, XFS and btrfs.
@@ -26,7 +26,7 @@ use sluice_sync::Arc;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What a crash may lose of one path; see [`Fs::unsynced`].
+/// The changes of one path that a crash may lose; see [`Fs::unsynced`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsynced {
     /// Where it is, from the root of the file system on; or was, if the name is gone.
@@ -40,8 +40,9 @@ pub struct Unsynced {
 }
 
 impl Fs {
-    /// From now on it is known what a crash would leave of the file system at the bottom of this tree; what it holds now counts as durable.
-    /// It becomes slower, and its changes come one after another. Called while no other thread changes it.
+    /// From now on it is known what a crash would leave of the file system at the bottom of this tree; what it holds
+    /// now counts as durable. This makes the file system slower, and serializes its changes. Called while no other
+    /// thread changes it.
     ///
     /// # Errors
     /// As [`Superblock::track_crashes`].
@@ -75,7 +76,7 @@ impl Fs {
         self.superblock().crash_clone(seed).map(Fs::with_superblock)
     }
 
-    /// What a crash now may lose, in the order of paths: nothing, if it is empty.
+    /// Lists, sorted by path, the changes that a crash now would lose; empty if there are none.
     ///
     /// # Errors
     /// As [`Superblock::unsynced`].
@@ -118,7 +119,8 @@ impl Superblock {
         Ok(())
     }
 
-    /// As [`Fs::crash_clone`], of this file system. Caches above are asked for what is newer with them: that counts as not synchronised.
+    /// As [`Fs::crash_clone`], of this file system. Caches above the file system are asked for newer data, which counts
+    /// as not synchronised.
     ///
     /// # Errors
     /// `EINVAL` unless it is [tracked](Self::track_crashes).

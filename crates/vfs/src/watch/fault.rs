@@ -68,10 +68,11 @@ pub enum Effect {
 pub struct Fault {
     /// The calls.
     pub calls: Calls,
-    /// Only of files with a path like this, from the root of the file system on: `?` is one character but `/`, `*` any number of
-    /// them, `**` any number of any. Of a file with several names one is enough; a rename counts with both. None for all.
+    /// Only of files with a path like this, from the root of the file system on: `?` is one character but `/`, `*` any
+    /// number of them, `**` any number of any. For a file with several names one match is enough; a rename matches with
+    /// either name. None for all.
     pub path: Option<String>,
-    /// The first of these calls that is struck, from 1 on.
+    /// The first matching call that is struck, from 1 on.
     pub nth: u64,
     /// How many are struck from then on. None for all.
     pub times: Option<u64>,
@@ -256,7 +257,7 @@ impl fmt::Display for Fault {
 }
 
 impl State {
-    /// What `call` of the file `ino`, or of the name `slots`, meets: each rule counts it.
+    /// The effects on `call` of the file `ino`, or of the names `slots`: each rule counts the call.
     fn strike(&mut self, call: Calls, ino: u64, slots: &[Slot]) -> Vec<Effect> {
         let Some(names) = &self.names else { return Vec::new() };
         let paths: Vec<_> = match slots {
@@ -279,7 +280,7 @@ impl State {
 }
 
 impl Inode {
-    /// Where faults are injected, does what they do to `call`, on this file. Called in no read section or
+    /// Applies injected faults to `call` on this file. Called in no read section or
     /// [`Section`](crate::durable::Section), and with nothing locked but cursors: how many bytes it may do.
     ///
     /// # Errors
@@ -316,8 +317,8 @@ impl Inode {
 }
 
 impl Superblock {
-    /// Makes calls fail from now on as `fault` says, from wherever they come: programs in process, and those of a mount. A call that has
-    /// begun goes on as it was.
+    /// Makes calls fail from now on as `fault` says, from wherever they come: programs in process, and those of a
+    /// mount. A call that has already begun is not affected.
     ///
     /// Calls meet rules in the order in which these were injected: times of all delays add up, the first error counts.
     ///

@@ -6,16 +6,17 @@
 //!   steps     changes of names and attributes        each whole or not at all
 //!   edits     of each file, changes of contents      each whole, in part, or not at all
 //! ```
-//! *Steps* depend on earlier ones: on those that concern the same name or the same file; a change of a name in a directory on those of
-//! the directory itself, and the other way round; of two that move directories the later on the earlier. Two different names of one directory are independent.
-//! A crash may lose any step, and with it those that depend on it. So what is left is always a tree, as a journal leaves
-//! one; a journal that keeps an order of all changes leaves one of these trees too.
+//! *Steps* depend on earlier ones: on those that concern the same name or the same file; a change of a name in a
+//! directory on those of the directory itself, and the other way round; of two that move directories the later on the
+//! earlier. Two different names of one directory are independent. A crash may lose any step, together with all steps
+//! that depend on it. So what is left is always a tree, as a journal leaves one; a journal that keeps an order of all
+//! changes leaves one of these trees too.
 //!
-//! *Edits* are independent of each other and of steps, but for one that cuts a file or moves its contents: with it all later ones of
-//! that file are lost, and what it leaves is not torn.
+//! *Edits* are independent of each other and of steps, with one exception: an edit that cuts a file or moves its
+//! contents takes all later edits of the file with it when lost, and is never torn.
 //!
-//! *Synchronising* a file makes durable its edits, and the steps that concern it; a directory, the steps that concern it or a name in it; each with
-//! all steps that these depend on. What is durable is in the image from then on.
+//! *Synchronising* a file makes durable its edits, and the steps that concern it; a directory, the steps that concern
+//! it or a name in it; each with all steps that these depend on. Durable changes belong to the image from then on.
 
 use super::names::{Names, Slot};
 use crate::data::{FileData, Space};
@@ -102,7 +103,7 @@ impl JournalStep {
     }
 }
 
-/// What some steps touch: a later or earlier one of which any is true depends on them, or they on it.
+/// The objects that some steps touch: a step that [`meets`](Self::meets) them depends on these steps, or they on it.
 #[derive(Default)]
 pub(super) struct Touched {
     inodes: BTreeSet<u64>,
@@ -135,7 +136,7 @@ pub(super) struct Edit {
     pub(super) bytes: Range<u64>,
     /// Size of the file after it.
     size: u64,
-    /// What is there after it, where that is not zero.
+    /// The nonzero bytes in the range after the edit.
     pub(super) pieces: Vec<(u64, Vec<u8>)>,
     mode: u32,
     times: (Timestamp, Timestamp),
@@ -152,7 +153,7 @@ impl Space for Unlimited {
 }
 
 impl Edit {
-    /// What `inode` holds now in `bytes`; none if it is no regular file.
+    /// The current contents of `inode` in `bytes`; none if it is no regular file.
     pub(super) fn of(inode: &Inode, bytes: Range<u64>) -> Option<Edit> {
         let Ok(data) = inode.data() else { return None };
         if !matches!(inode.body, Body::Regular) {
@@ -195,7 +196,7 @@ impl Edit {
         self.pieces.iter().try_for_each(|(at, piece)| data.write(space, *at, piece).map(drop))
     }
 
-    /// Does it to those sectors of `data` that `takes` says.
+    /// Applies the edit to the sectors of `data` for which `takes` returns true.
     pub(super) fn apply_torn(
         &self,
         data: &FileData,
@@ -300,7 +301,7 @@ impl Journal {
         self.next
     }
 
-    /// What was done to file `ino` up to the change `end` is durable; without a file, everything.
+    /// Records that all changes of file `ino` up to the change `end` are durable; without a file, all changes.
     pub(super) fn synced(&mut self, ino: Option<u64>, end: u64) {
         let concerns = |step: &JournalStep| {
             ino.is_none_or(|ino| {

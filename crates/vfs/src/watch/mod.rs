@@ -2,9 +2,9 @@
 //! would leave now ([`crash`]).
 //!
 //! # Theory
-//! Both need to know more than a file system needs itself: which names lead to an inode, and what changed in which order. So
-//! nothing of it is kept until somebody asks. From then on each change, a [`Section`](crate::durable::Section), holds the watch's
-//! mutex from begin to end, and puts down what it did:
+//! Both need to know more than a file system needs itself: which names lead to an inode, and what changed in which
+//! order. So a file system keeps no such record until a test asks for it. From then on each change, a
+//! [`Section`](crate::durable::Section), holds the watch's mutex from begin to end, and puts down what it did:
 //! ```text
 //!   call ── hooks? none ──────────────────────────────────────────> as ever
 //!              └── some: rules (fault.rs) ── section: [ mutex; change; Step, Edits ] (journal.rs)
@@ -49,13 +49,13 @@ pub(crate) mod hook {
     pub(crate) const CRASHES: u8 = 8;
 }
 
-/// What is known of a file system that is watched.
+/// The state of a file system that is watched.
 pub(crate) struct Watch(Mutex<State>);
 
 /// *Protected by the mutex.*
 #[derive(Default)]
 pub(crate) struct State {
-    /// The names that there are now, once they are needed.
+    /// The current names, once a rule or journal needs them.
     names: Option<Names>,
     rules: Vec<Rule>,
     last_rule: u64,
@@ -76,7 +76,7 @@ impl Watch {
         self.lock().journal.as_ref().map_or(0, Journal::now)
     }
 
-    /// What was done to file `ino` up to the change `end` is durable; without a file, everything.
+    /// Records that all changes of file `ino` up to the change `end` are durable; without a file, all changes.
     pub(crate) fn synced(&self, ino: Option<u64>, end: u64) {
         if let Some(journal) = &mut self.lock().journal {
             journal.synced(ino, end);
@@ -139,7 +139,7 @@ pub(crate) struct Recording<'w> {
 }
 
 impl Recording<'_> {
-    /// Attributes of `inode` are what they are now; it may be new, or have gained or lost a name.
+    /// Records the current attributes of `inode`, which may be new, or may have gained or lost a name.
     pub(crate) fn inode(&mut self, inode: &Inode) {
         if self.state.journal.is_some() {
             self.step.attributes.insert(inode.ino(), ChangedAttributes::of(inode));
@@ -174,7 +174,7 @@ impl Recording<'_> {
         }
     }
 
-    /// Contents of `inode` in `bytes`, and its size, are what they are now.
+    /// Records the current contents of `inode` in `bytes`, and its size.
     pub(crate) fn contents(&mut self, inode: &Inode, bytes: Range<u64>) {
         if self.state.journal.is_some() {
             self.edits.extend(Edit::of(inode, bytes).map(|edit| (inode.ino(), edit)));

@@ -18,7 +18,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// `slot` leads to `ino` from now on, or nowhere: where it led before.
+    /// Points `slot` to `ino` from now on, or to no inode; returns the previous inode.
     pub(super) fn set(&mut self, slot: &Slot, ino: Option<u64>) -> Option<u64> {
         let before = match ino {
             Some(ino) => self.leads.insert(slot.clone(), ino),
