@@ -51,7 +51,7 @@ fn turn<P: RwsemPolicy>((threads, inside, outside): (usize, u32, u32)) -> f64 {
     cost.nanos
 }
 
-/// A choice of a figure: what it is, and how to measure it.
+/// One choice for a figure: its value, and a function that measures it.
 type Choice = (u32, fn((usize, u32, u32)) -> f64);
 
 macro_rules! choices {

@@ -21,7 +21,7 @@ thread_local! {
     static SLOT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What no big-reader lock with a line for each thread can do without.
+/// The minimal cost of any big-reader lock with a line for each thread.
 #[derive(Default)]
 struct Least {
     lines: [CachePadded<[AtomicU64; 2]>; 32],

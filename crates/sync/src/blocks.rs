@@ -39,14 +39,14 @@ const BEYOND: [usize; 2] = [8, 56];
 const SIZES: usize = 32;
 /// How many blocks of one size a thread keeps.
 const KEPT_MAX: usize = 2048;
-/// Of these, how many go back to the allocator at once.
+/// How many of these blocks return to the allocator at once.
 const LOAD: usize = KEPT_MAX / 2;
 /// How many blocks a thread sends at once.
 const PARCEL: usize = 64;
 /// How many blocks lie in a box: more that are sent go back to the allocator.
 const BOX_MAX: usize = 2 * KEPT_MAX;
 
-/// What stands at the end of each block that is kept: the slot of the thread that made it.
+/// The trailer of each kept block: the slot of the thread that allocated it.
 type Home = u32;
 
 global! {
@@ -67,7 +67,7 @@ struct Block(NonNull<u8>);
 // SAFETY: it owns memory of the global allocator, which any thread may use and free.
 unsafe impl Send for Block {}
 
-/// What one thread keeps, which no other looks at.
+/// The blocks that one thread keeps and no other thread accesses.
 #[derive(Default)]
 struct ThreadBlocks(UnsafeCell<Blocks>);
 
@@ -90,10 +90,10 @@ struct Inbox {
     count: AtomicUsize,
 }
 
-/// What kind of block an object of this layout needs.
+/// The kind of block that an object of this layout needs.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockKind {
-    /// Where blocks of this kind are kept, by alignment and size; nowhere if they are not.
+    /// The shelf for blocks of this kind, by alignment and size; None if such blocks are not kept.
     place: Option<(usize, usize)>,
     layout: Layout,
 }
@@ -146,7 +146,7 @@ impl BlockKind {
     /// Where a block says whose it is: behind the object.
     ///
     /// # Safety
-    /// It is a block of this kind, which is one that is kept.
+    /// The block is of this kind, and blocks of this kind are kept.
     unsafe fn home(self, block: NonNull<u8>) -> NonNull<Home> {
         // SAFETY: within the block, by `of()`, which rounds its size up to a multiple of what `Home` is aligned to.
         unsafe { block.add(self.layout.size() - size_of::<Home>()) }.cast()
@@ -174,7 +174,8 @@ impl BlockKind {
         }
     }
 
-    /// When the calling thread, to which one of this kind was given that is at home at `home`, has too many: of its own or of others.
+    /// Called when the calling thread, which was given a block of this kind with home `home`, holds too many blocks:
+    /// its own or foreign ones.
     #[cold]
     fn make_room(self, home: Home) {
         if home != thread::slot() {
@@ -202,18 +203,18 @@ impl Store {
         }
     }
 
-    /// What `use_it` makes of what the calling thread keeps, and its slot. It may allocate, and calls nothing of this file's but
-    /// `Blocks`.
+    /// Calls `use_it` with the calling thread's blocks and its slot. `use_it` may allocate, and calls no function of
+    /// this file except methods of `Blocks`.
     #[inline]
     fn with_own<R>(&self, use_it: impl FnOnce(&mut Blocks, Home) -> R) -> R {
         let slot = thread::slot();
         let own = self.own.get(slot);
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
-        // calls are in this file, and none is made within another, as `use_it` calls nothing that does.
+        // calls are in this file, and none is nested, as `use_it` calls no function that reaches here.
         own.0.with_mut(|own| use_it(unsafe { &mut *own }, slot))
     }
 
-    /// Sends what the calling thread has of others to where it is at home.
+    /// Sends foreign blocks of the calling thread to their home threads.
     fn send(&self) {
         let mut parcel = self.with_own(|own, _| std::mem::take(&mut own.parcel));
         while let Some((home, ..)) = parcel.last() {
@@ -239,14 +240,14 @@ impl Store {
     }
 }
 
-/// Gives what threads have sent to each other, and nobody has come for, to the allocator.
+/// Returns blocks in the boxes that no thread has fetched to the allocator.
 #[cfg(not(any(feature = "loom", feature = "sim", miri)))]
 pub(crate) fn empty_boxes() {
     for inbox in STORE.boxes.iter() {
         let sent = std::mem::take(&mut *inbox.lock());
         for (kind, Block(block)) in sent {
             drain::note_freed(kind.layout.size());
-            // SAFETY: it was packed as one of this kind.
+            // SAFETY: the block was packed with this kind.
             unsafe { kind.give_to_allocator(block) };
         }
     }
@@ -281,7 +282,7 @@ impl Blocks {
         self.kept[at][size].pop().map(|Block(block)| block)
     }
 
-    /// Keeps `block`, one of `kind`, which are kept. True if these are too many of its kind.
+    /// Keeps `block`, one of `kind`, which are kept. True if the thread now has too many blocks of this kind.
     #[inline]
     fn keep(&mut self, kind: BlockKind, block: Block) -> bool {
         let Some((at, size)) = kind.place else { return false };
@@ -312,7 +313,7 @@ impl Inbox {
         blocks
     }
 
-    /// Puts `blocks` there, as many as there is room for.
+    /// Adds `blocks` up to the box's capacity.
     fn put(&self, blocks: impl Iterator<Item = (BlockKind, Block)>) {
         let mut own = self.blocks.lock();
         for (kind, block) in blocks {
@@ -320,7 +321,7 @@ impl Inbox {
                 own.push((kind, block));
             } else {
                 drain::note_freed(kind.layout.size());
-                // SAFETY: it was packed as one of this kind.
+                // SAFETY: the block was packed with this kind.
                 unsafe { kind.give_to_allocator(block.0) };
             }
         }

@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn waiting_ends_when_the_time_runs_out() {
         let mutex = Mutex::new(());
-        // Wake-ups may be spurious, so try until one is not.
+        // Wake-ups may be spurious, so repeat until the time runs out.
         while !Condvar::new().wait_timeout(mutex.lock(), Duration::from_millis(1)).1 {}
     }
 }

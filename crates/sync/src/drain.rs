@@ -1,9 +1,9 @@
 //! Drain: the thread that frees what threads leave that have become idle, and gives memory back to the system.
 //!
 //! # Theory
-//! What dies waits: a node for a grace period, an object for two epochs. The threads that work see to both as they go on, and
-//! keep what they free for what they make next. A thread that stops leaves its last batches, which may hold gigabytes. So
-//! a thread that leaves something *asks*, and if no drain runs, one is started:
+//! Dead memory waits: a node for a grace period, an object for two epochs. The threads that work see to both as they go
+//! on, and keep what they free for what they make next. A thread that stops leaves its last batches, which may hold
+//! gigabytes. So a thread that leaves something *asks*, and if no drain runs, one is started:
 //!
 //! ```text
 //!   threads   work, ask        work    idle ...
@@ -89,7 +89,7 @@ impl Default for Switch {
     }
 }
 
-/// What is kept to be used again, and can be given back.
+/// Memory that is kept for reuse and can be given back.
 pub trait Kept: Sync {
     /// How many bytes are kept.
     fn kept_bytes(&self) -> u64;
@@ -145,7 +145,7 @@ mod running {
     const TRIM_AT_WORK_MIN: u64 = 64 << 20;
 
     static SWITCH: CachePadded<Switch> = CachePadded::new(Switch::new());
-    /// What has gone back to the allocator since that was last trimmed, in bytes. *atomic, alone*
+    /// Bytes that returned to the allocator since its last trim. *atomic, alone* *atomic, alone*
     static FREED: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(0));
     /// What else can be given back.
     static KEPT: Mutex<Vec<&'static dyn Kept>> = Mutex::new(Vec::new());
@@ -217,14 +217,14 @@ mod running {
         }
     }
 
-    /// What has gone back to the allocator since that was last trimmed, in bytes.
+    /// Bytes that returned to the allocator since its last trim.
     fn freed() -> u64 {
         let others: u64 = KEPT.lock().iter().map(|kept| kept.freed_bytes()).sum();
         // Relaxed: a number that stands alone.
         FREED.load(Ordering::Relaxed) + others
     }
 
-    /// What is kept goes back to the allocator, and the allocator's free memory to the system, if there is enough of both.
+    /// Returns kept memory to the allocator, and the allocator's free memory to the system, if the amount is worth it.
     pub(crate) fn give_back() {
         if freed() + kept_bytes() + blocks::boxed_bytes() as u64 >= TRIM_MIN {
             blocks::empty_boxes();

@@ -4,7 +4,7 @@
 //! Two fields of an object that are written by different CPUs belong on different lines. A field on a line of its own
 //! ([`CachePadded`](crate::CachePadded)) makes the whole object aligned, which ordinary allocators do slowly and with
 //! waste. In small objects that are made often a gap does nearly as well: the fields on its two sides lie so far apart,
-//! wherever the object begins. It is not even written when the object is made.
+//! wherever the object begins. The gap is not even written when an object is made.
 
 use std::fmt;
 use std::mem::MaybeUninit;

@@ -31,8 +31,8 @@
 //! was in short.
 //!
 //! # Sources
-//! Bacon, Konuru, Murthy and Serrano, "Thin Locks" (PLDI 1998): inflation. There it is for good, here until it has no more
-//! reason.
+//! Bacon, Konuru, Murthy and Serrano, "Thin Locks" (PLDI 1998): inflation. Thin locks stay inflated, but this lock
+//! deflates when the full form is no longer needed.
 
 use crate::face::atomic::{AtomicU32, Ordering};
 use crate::face::cell::UnsafeCell;
@@ -93,7 +93,8 @@ pub struct WholeGuard<'a, T: Inflate> {
 }
 
 impl<T: Inflate> Inflatable<T> {
-    /// `short`, of which `deflated` is what was left when it was deflated. The mutex is of `class`.
+    /// A lock with the short form `short`; `deflated` is the value that the last deflation left. The mutex is of
+    /// `class`.
     pub fn with_class(class: &'static LockClass, short: T::Short, deflated: T) -> Self {
         Inflatable {
             word: AtomicU32::new(SHORT),

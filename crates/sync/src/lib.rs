@@ -24,8 +24,8 @@
 //! | a few instructions, mostly by threads of one CPU | [`spin::SpinLock`] | one line, written twice |
 //!
 //! Doubtful cases are a [`Mutex`]: it spins while that pays and then sleeps, nobody starves, and it costs what the best
-//! known ones cost (`examples/peers.rs`). What the others cost is in the head of each module, with its theory and what its
-//! clients must do.
+//! known ones cost (`examples/peers.rs`). The header of each module states the costs, its theory and the obligations of
+//! its clients.
 //!
 //! # Differences from `std`
 //! Locks do not poison. A panic inside a critical section is a bug that the caller's tests must find; a

@@ -73,7 +73,7 @@ impl RawMutex {
         }
     }
 
-    /// Locks if nobody has the lock or waits for it, in one step.
+    /// Locks in one step, if the lock is free and has no waiters.
     #[inline]
     fn lock_uncontended(&self) -> bool {
         // Acquire(unlock): pairs with Release(unlock) in unlock(). A failure publishes nothing.

@@ -138,7 +138,7 @@ impl<T> OwnerLock<T> {
     /// The caller is the owner, and inside; what it takes of this lock once it has left, and until the result is dropped,
     /// it drops before.
     pub unsafe fn hold(&self) -> Held<'_, T> {
-        // There is no visitor now, and one that waits for us to leave will see this.
+        // No visitor is inside now, and a visitor that waits for us to leave will see the count.
         Held::begin(self)
     }
 
@@ -247,10 +247,10 @@ impl<T> Deref for Inside<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a visitor is inside only after it saw the owner outside and not holding, and an owner only after it saw no
-        // visitor (announce), before it was inside or before it held the lock, in which it is inside; visitors exclude each
-        // other by exchange, and there is one owner, by the contract of lock(). So nobody else is inside until this guard is
-        // dropped.
+        // SAFETY: a visitor is inside only after it saw the owner outside and not holding, and an owner only after it
+        // saw no visitor (announce), before it was inside or before it held the lock, in which it is inside; visitors
+        // exclude each other by exchange, and there is one owner, by the contract of lock(). So no other thread is
+        // inside until this guard is dropped.
         self.lock.value.with(|value| unsafe { &*value })
     }
 }
@@ -273,7 +273,7 @@ impl<T> Drop for Inside<'_, T> {
 }
 
 impl<'a, T> Held<'a, T> {
-    /// Counts one more; it holds once there is no visitor.
+    /// Counts one more hold; the lock is held once no visitor is inside.
     #[inline]
     fn begin(lock: &'a OwnerLock<T>) -> Self {
         // Relaxed, both: our own; the barrier orders the store (announce), or that we leave (left).
@@ -284,7 +284,7 @@ impl<'a, T> Held<'a, T> {
     /// The value.
     ///
     /// # Safety
-    /// The owner is not inside, and uses nothing that it got here before.
+    /// The owner is not inside, and uses no reference that it got here before.
     #[inline]
     pub(crate) unsafe fn value(&mut self) -> &mut T {
         // SAFETY: no visitor is inside while the lock is held, see `Inside`; the rest is the caller's.

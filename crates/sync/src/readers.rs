@@ -92,12 +92,12 @@ pub(crate) struct ReaderLine {
 
 /// The thread may be inside whenever it likes.
 const PRESENT: u32 = 0;
-/// As [`PRESENT`], and somebody is about to retire it.
+/// Like [`PRESENT`], and another thread is about to retire it.
 const SUSPECT: u32 = 1;
 /// The thread is outside until it says that it is back.
 const RETIRED: u32 = 2;
 
-/// What can be known of all threads without a barrier.
+/// The facts about all threads that are visible without a barrier.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
     /// All have passed.
@@ -142,7 +142,8 @@ impl ReaderLine {
         self.word.load(Ordering::Relaxed) & !DEPTH | INSIDE
     }
 
-    /// What [`enter`](Self::enter) lacks without membarrier(2): a fence, and a mark that makes leaving take one too.
+    /// The missing part of [`enter`](Self::enter) without membarrier(2): a fence, and a mark that makes leaving take a
+    /// fence too.
     fn fence(&self) {
         // Relaxed: only this thread needs to see the mark.
         self.sleeper.fetch_or(FENCED, Ordering::Relaxed);
@@ -213,7 +214,8 @@ impl ReaderLine {
         light_barrier();
         // Relaxed: a flag that publishes nothing.
         if self.sleeper.load(Ordering::Relaxed) & 1 != 0 && self.own_depth() == 0 {
-            // Relaxed: the sleeper looks at `word` again, with Acquire. It is odd, and only we make it even.
+            // Relaxed: the sleeper looks at `word` again, with Acquire. The word is odd, and only this thread makes it
+            // even.
             self.sleeper.fetch_add(1, Ordering::Relaxed);
             futex::wake(&self.sleeper, u32::MAX);
         }

@@ -82,7 +82,7 @@ const WRITER: u64 = ((1 << 31) - 1) << WRITER_SHIFT;
 const READER: u64 = 1 << 35;
 const CROWD: u64 = 1 << 63;
 
-/// What a reader-writer lock does where its designers disagreed; the lab compares policies.
+/// The decisions on which designers of reader-writer locks disagree; the lab compares policies.
 pub trait RwsemPolicy: Send + Sync + 'static {
     /// Its name in reports.
     const NAME: &'static str;
@@ -214,7 +214,7 @@ impl<P: RwsemPolicy> RawRwsem<P> {
         }
     }
 
-    /// Locks for writing if nobody has the lock or waits for it, in one step.
+    /// Locks for writing in one step, if the lock is free and has no waiters.
     #[inline]
     pub(crate) fn write_uncontended(&self) -> bool {
         // Acquire(unlock): pairs with Release(unlock) in both unlocks. A failure publishes nothing.

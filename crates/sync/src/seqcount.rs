@@ -67,7 +67,7 @@ impl SeqCount {
         hint::spin_until(&self.sequence, Ordering::Acquire, |sequence| sequence & 1 == 0)
     }
 
-    /// What the count is, if no writer is at work.
+    /// The current count, if no writer is at work.
     #[inline]
     pub fn try_begin(&self) -> Option<u32> {
         // Acquire(even): as in begin().

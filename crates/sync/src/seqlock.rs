@@ -109,8 +109,8 @@ impl<T: Words<N>, const N: usize> SeqLock<T, N> {
         self.change(|value| std::mem::replace(value, change(*value)))
     }
 
-    /// Lets `change` change the value, alone among writers; returns what it returns. Where nothing changes,
-    /// nothing that readers look at is written.
+    /// Lets `change` change the value, alone among writers; returns what it returns. If the value stays the same, no
+    /// word that readers load is written.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let _writers = self.writers.lock();
         let old = self.load();

@@ -1,8 +1,8 @@
 //! Small mutex: a mutex of one word, for values of which there are very many and which two threads hardly ever want at once.
 //!
 //! # Theory
-//! The word is 0 when it is free, 1 when it is held, and 2 when it is held and threads perhaps sleep for it. A thread that cannot have
-//! it makes it 2 and sleeps. An unlock of 2 wakes one thread, which makes it 2 again, since others may sleep too.
+//! The word is 0 for free, 1 for locked, and 2 for locked with possible sleepers. A thread that finds the lock taken
+//! sets the word to 2 and sleeps. An unlock of 2 wakes one thread, which makes it 2 again, since others may sleep too.
 //!
 //! It is not fair: a thread that comes by takes it ahead of those that sleep. A [`Mutex`](crate::Mutex) has a queue and a line of
 //! spinners for that, which are 20 bytes.

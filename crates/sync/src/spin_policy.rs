@@ -30,20 +30,20 @@ pub struct Pace {
     pub pause_quiet: u32,
     /// Between two looks at most.
     pub pause_max: u32,
-    /// Of spinning for the lock, before lining up with other spinners.
+    /// Turns of spinning for the lock before the thread joins the line of spinners.
     pub turns_alone: u32,
     /// Of spinning for the lock, before sleeping.
     pub turns_max: u32,
     /// Of waiting to be first of the spinners.
     pub turns_in_line: u32,
-    /// Of waiting to be woken, once in the queue of the sleepers, before sleeping in earnest.
+    /// Turns of spinning in the queue of sleepers before the thread really sleeps.
     pub turns_queued: u32,
     /// How often the first sleeper may see the lock go to somebody else before it is handed over to it.
     pub bypass_max: u32,
 }
 
 impl Pace {
-    /// What the locks of this crate use, by measurement (`examples/pace.rs`, docs/measurements.md, section 18).
+    /// The measured values that the locks of this crate use (`examples/pace.rs`, docs/measurements.md, section 18).
     pub const MEASURED: Pace = if SHRUNK {
         Pace {
             pause_first: 1,
@@ -102,7 +102,7 @@ impl SpinPatience {
         SpinPatience { pace, turns: 0, readers_until: None }
     }
 
-    /// Whether it is too early to line up with others.
+    /// Whether the thread has not yet spun long enough to join the line.
     pub(crate) fn is_young(&self) -> bool {
         self.turns < self.pace.turns_alone
     }

@@ -68,7 +68,7 @@ pub(crate) enum Look {
 pub(crate) enum QueuePlace {
     /// One of any number.
     Alone,
-    /// The first in line, of whom there is one.
+    /// The single thread at the head of the line.
     First,
 }
 

@@ -2,7 +2,7 @@
 
 pub use crate::face::time::{Duration, Instant, SystemTime, UNIX_EPOCH, realtime_coarse};
 
-/// `time` in nanoseconds; more than 64 bits of them are as many as there can be.
+/// `time` in nanoseconds, saturated at `u64::MAX`.
 #[inline]
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

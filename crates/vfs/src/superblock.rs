@@ -57,8 +57,8 @@ pub struct Options {
     pub root_gid: u32,
     /// Refuse with `EDEADLK` a blocking POSIX lock that would close a cycle of waiters.
     pub deadlock_detection: bool,
-    /// The most file locks, held and waited for; beyond, requests fail with `ENOLCK`. None for no limit and no counting
-    /// of locks.
+    /// The most file locks, held and waited for; beyond, requests fail with `ENOLCK`. None means no limit, and locks
+    /// are not counted.
     pub lock_limit: Option<u64>,
     /// The most file locks of one owner, a process or an open file, likewise. None for no limit.
     pub owner_lock_limit: Option<u64>,

@@ -15,9 +15,9 @@ pub(crate) struct Cost {
     pub(crate) sleeps: f64,
 }
 
-/// What a turn of `turn` costs, called `turns` times on each of `threads` threads, from the first one's begin to
-/// the last one's end. They wait for each other awake: a thread woken from sleep comes when others are done. If there are
-/// CPUs enough each has its own: a quiet system may leave two that begin together on one CPU until both are done.
+/// The cost of a call of `turn`, over `turns` calls on each of `threads` threads, from the first thread's start to the
+/// last thread's end. They wait for each other awake: a thread woken from sleep comes when others are done. If there
+/// are CPUs enough each has its own: a quiet system may leave two that begin together on one CPU until both are done.
 pub(crate) fn cost_of(threads: usize, turns: u32, turn: impl Fn() + Sync) -> Cost {
     let (ready, cpus) = (AtomicUsize::new(0), cpu::allowed());
     let run = |thread: usize| {

@@ -22,11 +22,11 @@ const LOCKED: usize = 1;
 const MOVED: usize = 2;
 /// It is noted that the bucket was used: a thread that fills it again need not look at [`Used`]'s line.
 const NOTED: usize = 4;
-/// The address of the array that is no array: there is none and will be none.
+/// The address that stands for a forbidden successor: no array is ever there.
 const CLOSED: usize = 1;
 /// An array of at most so many buckets, ...
 const COUNTING_BUCKETS: usize = if SHRUNK { 1 } else { 256 };
-/// ... or so many for each CPU, counts in each of them; a larger one has a count for each CPU.
+/// ... or up to this many for each CPU, counts in each bucket; a larger array has a count for each CPU.
 const COUNTING_BUCKETS_A_CPU: usize = if SHRUNK { 0 } else { 64 };
 /// An array that has more than so many times the buckets of the one before was not asked for by a number of nodes.
 const DENSE_GROWTH: usize = if SHRUNK { 1 } else { 4 };
@@ -51,13 +51,13 @@ pub(super) enum Attempt<'a, N: Node> {
 pub(crate) struct Array<N: Node> {
     /// A power of two of them. *each: atomic (bucket)*
     buckets: Box<[N::Bucket]>,
-    /// Which buckets a look at all of them may not pass by. *see there*
+    /// The buckets that a walk over all buckets must visit. *see there*
     used: Used,
     /// Which of a node's links its chains use. *immutable*
     pub(super) link: usize,
-    /// What each CPU counted, if the buckets are too many to count in each. *immutable; each looks after itself*
+    /// Counts of each CPU, if the buckets are too many to count in each. *immutable; each looks after itself*
     cpus: Option<PerCpu<N::Count>>,
-    /// The array that this one is moved to; null while there is none. *atomic (array)*
+    /// The successor to which this array is moved; null while none exists. *atomic (array)*
     next: AtomicPtr<Array<N>>,
     /// When it may be moved. *see there*
     pub(super) ready: ReadyWord,
@@ -155,12 +155,12 @@ impl<N: Node> Array<N> {
         &self.buckets[self.at(place)]
     }
 
-    /// What counts the nodes of the bucket of `place` that come or go on this CPU.
+    /// The counter for nodes of the bucket of `place` that come or go on this CPU.
     pub(crate) fn count(&self, place: u64) -> &N::Count {
         self.cpus.as_ref().map_or_else(|| self.bucket(place).count(), PerCpu::here)
     }
 
-    /// What each CPU counted, none if the buckets count.
+    /// The counters of all CPUs; None if the buckets count.
     pub(crate) fn cpus(&self) -> Option<&PerCpu<N::Count>> {
         self.cpus.as_ref()
     }
@@ -223,7 +223,7 @@ impl<N: Node> Array<N> {
         set.is_ok()
     }
 
-    /// Sees to it that no move begins. False if one has, or if this was called before.
+    /// Sees to it that no move begins. False if a move has begun, or after an earlier call.
     pub(super) fn forbid_next(&self) -> bool {
         // Relaxed: nothing is published; moves are kept out by the exchange alone.
         self.next.compare_exchange(ptr::null_mut(), closed(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -308,13 +308,13 @@ impl<N: Node> Array<N> {
         }
     }
 
-    /// Locks the bucket of `place` if nobody has it locked and it is not moved.
+    /// Locks the bucket of `place` if it is neither locked nor moved.
     #[inline]
     pub(super) fn try_lock(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         self.try_lock_at(self.at(place))
     }
 
-    /// Locks bucket `at` if nobody has it locked and it is not moved.
+    /// Locks bucket `at` if it is neither locked nor moved.
     #[inline]
     pub(super) fn try_lock_at(&self, at: usize) -> Option<LockedBucket<'_, N>> {
         let head = self.buckets[at].head();
@@ -374,7 +374,7 @@ impl<N: Node> Array<N> {
 /// Two words, which registers hold: it is on its way through many hands.
 pub(crate) struct LockedBucket<'a, N: Node> {
     pub(crate) array: &'a Array<N>,
-    /// Twice the bucket's number, and one more if somebody else had it locked when it was asked for.
+    /// Twice the bucket's number, plus one if another thread had the bucket locked at first.
     seat: usize,
 }
 
@@ -423,7 +423,7 @@ impl<N: Node> LockedBucket<'_, N> {
         node(self.head().load(Ordering::Relaxed))
     }
 
-    /// Whether somebody else had it locked when it was asked for.
+    /// Whether another thread had the bucket locked at first.
     pub(crate) fn waited(&self) -> bool {
         self.seat % 2 == 1
     }
@@ -433,7 +433,7 @@ impl<N: Node> LockedBucket<'_, N> {
         self.first().is_null()
     }
 
-    /// The first node whose place is not before `place`, and how many are before it.
+    /// The first node whose place is not before `place`, and the number of nodes before it.
     pub(crate) fn seek(&self, place: u64) -> (ChainPlace<N>, usize) {
         let (mut at, mut walked) = (ChainPlace { before: ptr::null_mut(), node: self.first() }, 0);
         while self.get(at).is_some_and(|node| node.place() < place) {

@@ -18,9 +18,9 @@
 //!   new array   [ ] [ ]                     [ N1 -> N2 ] [ N3 ]   link 1
 //! ```
 //!
-//! When all nodes of a bucket are in their new chains, the old head gets the mark *moved* and its chain never
-//! changes again. A reader that finds the mark goes to the new array. One that came before the mark walks the
-//! old chain to its end: whatever was in the bucket when it came is there. So readers neither wait nor repeat.
+//! When all nodes of a bucket are in their new chains, the old head gets the mark *moved* and its chain never changes
+//! again. A reader that finds the mark goes to the new array. A reader that came before the mark walks the old chain to
+//! its end, with all nodes that the bucket had when the reader came. So readers neither wait nor repeat.
 //!
 //! When all buckets are moved, the new array becomes the current one, and the old one is freed after a grace
 //! period. The next resize may begin only after that grace period, because it reuses the old chains' links.
@@ -76,7 +76,7 @@ pub(crate) trait Node: Sized + 'static {
     /// What heads the chains.
     type Bucket: Bucket<Self>;
 
-    /// What is counted of nodes, in a bucket or by a CPU.
+    /// The counts of nodes, in a bucket or on a CPU.
     type Count: Default + Send + Sync;
 
     /// Whether threads that found nodes remember them, for an era of the domain ([`Guard::era`]).
@@ -111,7 +111,7 @@ pub(crate) trait Bucket<N: Node>: Send + Sync {
     /// Where the chain begins. *atomic (bucket)*
     fn head(&self) -> &AtomicPtr<N>;
 
-    /// What is counted of its nodes, unless the CPUs do.
+    /// The counter of its nodes, unless the CPUs count.
     fn count(&self) -> &N::Count;
 }
 
@@ -169,8 +169,8 @@ impl<N: Node + Send + Sync> Chains<N> {
         is_array(array).then(|| unsafe { &*array })
     }
 
-    /// What tells the table from all that are there, or were there in the same era or while a section that began then goes on,
-    /// until it is resized. Of nodes that are [remembered](Node::REMEMBERED).
+    /// Identifies the table among all tables of the same era and of sections that began in it, until the table is
+    /// resized. Of nodes that are [remembered](Node::REMEMBERED).
     #[inline]
     pub(crate) fn identity(&self) -> *mut Array<N> {
         // Relaxed: only compared.
@@ -203,7 +203,8 @@ impl<N: Node + Send + Sync> Chains<N> {
         self.try_lock(place).or_else(|| self.lock_slowly(place))
     }
 
-    /// As [`lock`](Self::lock); none also if its holder keeps it for long, as one that has lost its CPU: so it may be called in a section.
+    /// The variant of [`lock`](Self::lock) that may be called in a section: also none if the holder keeps the lock for
+    /// long, for example because it lost its CPU.
     #[inline]
     pub(crate) fn lock_soon(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         let mut looks = SEEN_LOCKED;
@@ -226,7 +227,7 @@ impl<N: Node + Send + Sync> Chains<N> {
         }
     }
 
-    /// Tries for a while to lock the bucket of `place`, after so many `looks`. Moved, if there is no array where it is.
+    /// Tries for a while to lock the bucket of `place`, after so many `looks`. Returns `Moved` if the table is closed.
     #[cold]
     #[inline(never)]
     fn attempt(&self, place: u64, looks: &mut u32) -> Attempt<'_, N> {
@@ -250,10 +251,10 @@ impl<N: Node + Send + Sync> Chains<N> {
         Some(self.outlive_section(self.current(&section)?.try_lock(place)?))
     }
 
-    /// `bucket`, one of this table's, for longer than the section in which it was found.
+    /// Extends the lifetime of `bucket`, a bucket of this table, beyond the section in which it was found.
     fn outlive_section<'t>(&'t self, bucket: LockedBucket<'_, N>) -> LockedBucket<'t, N> {
-        // SAFETY: the section may end before the bucket is unlocked. But a bucket that is locked is not moved, and an
-        // array is freed only after all its buckets are, or by `&mut` of this table.
+        // SAFETY: the section may end before the bucket is unlocked. But a locked bucket is not moved, and an array is
+        // freed only after all its buckets are moved, or by `&mut` of this table.
         unsafe { std::mem::transmute::<LockedBucket<'_, N>, LockedBucket<'t, N>>(bucket) }
     }
 
@@ -264,7 +265,7 @@ impl<N: Node + Send + Sync> Chains<N> {
         self.domain.defer(move || unsafe { node.free() });
     }
 
-    /// The chain of `place`, null if it is empty, and its array; none if there is no array.
+    /// The chain of `place`, null if empty, and its array; None if the table has no array.
     #[inline]
     pub(crate) fn chain<'g>(&'g self, place: u64, guard: &'g Guard<'_>) -> Option<(*mut N, &'g Array<N>)> {
         self.current(guard)?.chain(place, guard)
@@ -280,8 +281,8 @@ impl<N: Node> Drop for Chains<N> {
             // SAFETY: from `Box::into_raw`; nobody else is left, and a node is freed by the array in which it is not moved (H2).
             array = unsafe { (*array).free_nodes() };
             if N::REMEMBERED {
-                // What comes to lie where the array is must not be taken for it, also by sections that go on. In a section of
-                // its own: a destructor must not wait.
+                // A later allocation at this address must not be mistaken for the array, even by sections that go on.
+                // In a section of its own: a destructor must not wait.
                 let _section = self.domain.read();
                 // SAFETY: no pointer to the array is followed any more.
                 self.domain.defer(move || unsafe { retired.free() });

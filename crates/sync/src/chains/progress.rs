@@ -32,7 +32,7 @@ pub(crate) struct Progress {
 
 #[derive(Default)]
 struct Section {
-    /// How many of its buckets somebody has undertaken to move; it may be too high. *atomic*
+    /// Buckets that threads have claimed for moving; may be too high. *atomic*
     claimed: AtomicUsize,
     /// How many are moved. *atomic (moved)*
     moved: AtomicUsize,
@@ -41,7 +41,7 @@ struct Section {
 }
 
 impl Progress {
-    /// Of an array of `len` buckets, a power of two, none of which is moved.
+    /// The progress for an array of `len` buckets, a power of two, with no bucket moved.
     pub(super) fn of(len: usize) -> Self {
         let sections = cpu::possible().div_ceil(CPUS_A_SECTION).next_power_of_two().min(len / SECTION).max(1);
         Progress {

@@ -24,13 +24,13 @@ impl<N: Node> Retired<N> {
     /// # Safety
     /// No reader may be left that could have found the array.
     pub(super) unsafe fn free(self) {
-        // SAFETY: from `Box::into_raw`; one `Retired` is made of each array. Its nodes are not touched.
+        // SAFETY: the pointer came from `Box::into_raw`; each array has one `Retired`. Its nodes are not touched.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
 
 impl<N: Node + Send + Sync> Chains<N> {
-    /// How many buckets there are, or will be when the resize that is under way is done.
+    /// The number of buckets, or their number after the current resize.
     pub(crate) fn buckets(&self) -> usize {
         let guard = self.read();
         let array = self.current(&guard);
@@ -53,8 +53,8 @@ impl<N: Node + Send + Sync> Chains<N> {
         retired.map(|retired| self.retire(retired)).is_some()
     }
 
-    /// Calls `begin` with the current array, in a section, if it may be moved to one of `buckets` buckets. None if not, or if
-    /// that gives none: then nothing has changed.
+    /// Calls `begin` with the current array, in a section, if it may be moved to one of `buckets` buckets. None if not,
+    /// or if `begin` returns None: then nothing has changed.
     fn when_ready<R>(&self, buckets: usize, begin: impl Fn(&Array<N>, &Guard<'_>) -> Option<R>) -> Option<R> {
         loop {
             let guard = self.read();
@@ -103,7 +103,7 @@ impl<N: Node + Send + Sync> Chains<N> {
             old.allow_next();
             return None;
         };
-        // Before anybody can see that there is something to be claimed.
+        // All sections are claimed before other threads can see work to claim.
         let claim = || Some(old.progress().claim(old.len())).filter(|claimed| !claimed.is_empty());
         let claimed: Vec<_> = std::iter::from_fn(claim).collect();
         let new = Box::new(old.successor(buckets));

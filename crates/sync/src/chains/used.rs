@@ -2,10 +2,9 @@
 //!
 //! # Theory
 //! An array that is grown because many wait for its buckets has far more of them than nodes. So it has a bit for each
-//! bucket, set before the first node comes into it or it is moved, and never cleared; the bucket's head
-//! has a mark that says so, for later writers.
-//! Where the bit is not set, the bucket is as it was made. An array that grew with its nodes has no bits, and counts as
-//! used all over.
+//! bucket, set before the first node comes into it or it is moved, and never cleared; the bucket's head has a mark that
+//! says so, for later writers. A bucket without the bit is untouched since its creation. An array that grew with its
+//! nodes has no bits, and counts as used all over.
 //!
 //! # Ordering
 //! All Relaxed. A thread that must see a node, because something that it saw came after the node did, must see the bit too: it was

@@ -36,9 +36,9 @@ impl Host {
         }
     }
 
-    /// Makes the calling thread a host that no thread was before, and returns it: what readers, counters and deferred work of
-    /// this thread were before is unknown to what it does from now on. What it used before should have been dropped; some
-    /// kilobytes for each CPU stay.
+    /// Makes the calling thread a host that no thread was before, and returns it: what readers, counters and deferred
+    /// work of this thread were before is unknown to what it does from now on. Objects that the thread used before
+    /// should have been dropped; some kilobytes for each CPU stay.
     #[cfg(feature = "sim")]
     pub fn renew() -> Host {
         // Relaxed: only that they differ counts.
@@ -113,7 +113,7 @@ impl<T> PerHost<T> {
 
 #[cfg(feature = "sim")]
 impl<T: Default> PerHost<T> {
-    /// As many defaults as there are hosts. (`first` is only what it would be natively.)
+    /// A default for each host. (`first` is only the native value.)
     pub const fn new(first: T) -> Self {
         // A destructor cannot run in a constant; what is forgotten here owns nothing yet.
         std::mem::forget(first);

@@ -3,8 +3,8 @@
 pub use loom::lazy_static;
 pub use loom::sync::{Arc, Barrier};
 
-/// A place that is filled once. The checker wants to know its objects before other threads do: here it is full when it
-/// is made.
+/// A place that is filled once. The checker must know its objects before other threads use them: here the place is
+/// filled when it is made.
 #[derive(Default)]
 pub(crate) struct OnceLock<T>(T);
 

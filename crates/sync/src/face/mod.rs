@@ -95,7 +95,7 @@ pub enum Mutant {
     RemovedUnmarked,
     /// A name that another may replace goes on standing for itself.
     ReplacedUnmarked,
-    /// What the CPUs counted is added up in one look.
+    /// The counts of CPUs are added up in a single pass.
     SummedInOneLook,
     /// A scalable reference's cache does not tell that it gives up an object whose uses cancelled out.
     CancelledUsesForgotten,

@@ -322,7 +322,7 @@ pub mod thread {
         1
     }
 
-    /// Which of the threads that the calling one plays it is now: natively it is one.
+    /// The thread that the calling thread currently simulates: natively always the same one.
     #[cfg(any(feature = "lock-debug", debug_assertions))]
     #[inline]
     pub(crate) fn lane() -> usize {
@@ -368,8 +368,8 @@ pub fn membarrier() -> bool {
     membarrier_works() && barrier::everywhere()
 }
 
-/// What is known of membarrier(2): 0 nothing yet, else `WORKS` or `FAILS`. One byte and no lock, because every
-/// read section looks at it.
+/// The state of membarrier(2): 0 for unknown, else `WORKS` or `FAILS`. One byte and no lock, because every read section
+/// looks at it.
 static KNOWN: atomic::AtomicU8 = atomic::AtomicU8::new(0);
 const WORKS: u8 = 1;
 const FAILS: u8 = 2;

@@ -27,7 +27,7 @@ pub fn is_quiet(unchanged: impl FnOnce() -> bool) -> bool {
     ticks::is_quick(unchanged).inspect(|is_quick| WAS_QUIET.set(*is_quick)).unwrap_or(false)
 }
 
-/// What [`is_quiet`] told the calling thread last of a word that still said what it did.
+/// The last answer of [`is_quiet`] to the calling thread, for an unchanged word.
 #[inline]
 pub fn was_quiet() -> bool {
     WAS_QUIET.get()

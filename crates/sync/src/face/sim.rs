@@ -259,7 +259,7 @@ pub mod thread {
         park_timeout, scope, spawn,
     };
 
-    /// Slots for each thread of the host: one for itself and one for each CPU it may simulate.
+    /// Slots for each thread of the host: one for the thread and one for each CPU that it may simulate.
     const SLOTS: u32 = 1024;
     const _: () = assert!(sluice_machine::CPUS_MAX < SLOTS as usize);
 
@@ -326,9 +326,9 @@ pub mod time {
 
     pub use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-    /// What the wall clock says before a run: any date will do that is the same in every process.
+    /// The wall clock before a run: any date that is the same in every process.
     const SET_UP: Duration = Duration::from_secs(1_000_000_000);
-    /// What it says when a run begins, so that what was set up before it is older.
+    /// The wall clock when a run begins, later than the setup.
     const RUN_BEGINS: Duration = Duration::from_secs(1_000_000_001);
 
     /// The wall clock: it stands still off the machine, and goes with the machine's time on it.
@@ -371,7 +371,7 @@ pub mod time {
             Self::now().duration_since(*self)
         }
 
-        /// Time from `earlier` until this; zero if it was later.
+        /// Time from `earlier` until this instant; zero if `earlier` was later.
         pub fn duration_since(&self, earlier: Self) -> Duration {
             self.0.saturating_sub(earlier.0)
         }

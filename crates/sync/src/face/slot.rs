@@ -180,7 +180,7 @@ mod tests {
     fn a_guard_that_outlives_the_lease_finds_its_slot_still_its_own() {
         let (sender, receiver) = channel();
         std::thread::spawn(move || {
-            // One destructor registered before the slot's, one after it: one of them runs after it.
+            // Destructors are registered before and after the slot's, so one of them runs after the slot's destructor.
             EARLY.with_borrow_mut(|early| {
                 let slot = current();
                 *early = Some(Last(slot, sender.clone()));

@@ -6,8 +6,8 @@
 //! no `unsafe`; the cost is one more load per hop. Chunk `n` holds `64 << n` values and is made when the
 //! first thread of its range appears; of large chunks only the piece that it is in.
 //!
-//! What a thread reaches for in most calls stands in a [`NearTable`], which has the lowest slots' values in itself:
-//! there no pointer is followed. Slots are given out from the lowest on.
+//! Values that most calls reach stand in a [`NearTable`], which stores the lowest slots' values inline: no pointer is
+//! followed. Slots are given out from the lowest on.
 
 use super::{CachePadded, const_new};
 #[cfg(not(feature = "loom"))]
@@ -56,7 +56,7 @@ impl<T: Default> SlotTable<T> {
         self.near(slot).unwrap_or_else(|| self.get_far(slot))
     }
 
-    /// As [`get`](Self::get), if `slot` is one of the lowest and there are values of them.
+    /// The variant of [`get`](Self::get) for the lowest slots, if their chunk exists.
     #[inline]
     fn near(&self, slot: u32) -> Option<&T> {
         self.whole[0].get()?.get(slot as usize)
@@ -110,7 +110,7 @@ impl<T: Default> SlotTable<T> {
     }
 }
 
-/// The chunk of `slot`, and where in it that is.
+/// The chunk of `slot`, and its index within the chunk.
 #[cfg(not(feature = "loom"))]
 #[inline]
 fn place_of(slot: u32) -> (usize, usize) {
@@ -151,7 +151,7 @@ pub(crate) const NEAR: usize = if cfg!(feature = "loom") { 0 } else { 32 };
 /// `near_table!`.
 pub(crate) struct NearTable<T> {
     near: [CachePadded<T>; NEAR],
-    /// Of the slots from `NEAR` on; the values below are not used.
+    /// Values of the slots from `NEAR` on; lower slots are unused.
     far: SlotTable<CachePadded<T>>,
 }
 
@@ -162,7 +162,7 @@ impl<T: Default> NearTable<T> {
         }
     }
 
-    /// The value of `slot`, if it is one of the lowest. Under loom all are: what is done with these is to be explored.
+    /// The value of `slot`, if it is one of the lowest. Under loom all slots are near, so that their use is explored.
     #[inline]
     pub(crate) fn near(&self, slot: u32) -> Option<&T> {
         #[cfg(not(feature = "loom"))]

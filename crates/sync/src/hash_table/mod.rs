@@ -200,7 +200,7 @@ impl<K: Hash + Eq + Send + Sync, V: Send + Sync, S: BuildHasher> HashTable<K, V,
         self.len() == 0
     }
 
-    /// How many buckets there are, or will be when the resize that is under way is done.
+    /// The number of buckets, or their number after the current resize.
     pub fn buckets(&self) -> usize {
         self.chains.buckets()
     }

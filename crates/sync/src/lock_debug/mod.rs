@@ -21,9 +21,9 @@
 //! | any number of one class, by `lock_under` | no | a common outer lock lets only one thread do so |
 //! | any number of one class, by `lock_in_order` | no | they have an order, such as pages of a file |
 //!
-//! A sleeping lock taken under a spin lock is reported too. Reading under RCU is no lock: it waits for nobody,
-//! and here it may sleep. The bit locks of the hash table are leaves within one file and are not watched (those
-//! of the name table, under which its clients take others, are), nor are combining locks, whose owner runs other threads' tasks.
+//! A sleeping lock taken under a spin lock is reported too. Reading under RCU is no lock: it never waits, and a reader
+//! may sleep here. The bit locks of the hash table are leaves within one file and are not watched (those of the name
+//! table, under which its clients take others, are), nor are combining locks, whose owner runs other threads' tasks.
 //!
 //! # Clients must
 //! Give levels by a rule that orders the locks of a class among themselves (parent before child, lower inode number
@@ -59,7 +59,7 @@ pub use class::LockClass;
 pub use services::{COMPILED_IN, check_order, collect_stats, lock_stats, observed_order, reset_lock_stats};
 pub use stats::{ClassStats, SiteStats, Times, table};
 
-/// What a lock takes in memory to know its class: nothing where this is compiled out.
+/// Memory that a lock needs for its class: zero where lock checks are compiled out.
 pub const BYTES_PER_LOCK: usize = size_of::<Watch>();
 
 use std::fmt;
@@ -91,7 +91,7 @@ impl fmt::Display for Dependency {
 }
 
 impl Dependency {
-    /// What a line of the [`RECORD`] says, if it is one.
+    /// Parses a line of the [`RECORD`]; None if malformed.
     pub fn from_record(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let mut lock = || Some((words.next()?.to_owned(), words.next()?.parse().ok()?));

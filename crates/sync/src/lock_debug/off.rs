@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-/// What a guard knows of its place among the locks that its thread holds: nothing.
+/// A guard's place among the locks that its thread holds: empty.
 #[derive(Debug)]
 pub(crate) struct Held;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// What was counted of one class.
 #[derive(Clone, Debug, Default)]
 pub struct ClassStats {
-    /// Its name, or the place where its locks are made.
+    /// The class name, or the place where its locks are made.
     pub class: String,
     /// How often a lock of the class was taken.
     pub acquisitions: u64,
@@ -19,7 +19,7 @@ pub struct ClassStats {
     pub sites: Vec<SiteStats>,
 }
 
-/// What was counted of one place that takes locks of a class.
+/// Statistics of one place that takes locks of a class.
 #[derive(Clone, Debug, Default)]
 pub struct SiteStats {
     /// File and line.

@@ -1,6 +1,6 @@
 //! Asking: the one reserve of the process. Under loom and on simulated machines there is always enough.
 
-/// The memory that there was asked for is not there.
+/// The requested memory is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short;
 

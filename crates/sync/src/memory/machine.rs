@@ -56,7 +56,7 @@ fn kilobytes(table: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Those of the control groups that `groups` names, and of the ones around them, which are seen below `root`.
+/// Bounds of the control groups listed in `groups`, and of their ancestors, as seen below `root`.
 fn of_groups(groups: &str, root: &Path) -> Vec<Bound> {
     let mut bounds = Vec::new();
     for line in groups.lines() {

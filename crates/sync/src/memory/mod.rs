@@ -19,15 +19,15 @@ pub(crate) use trim::trim;
 
 use crate::{blocks, drain, rcu, refcache};
 
-/// What is resident of this process, in bytes, shared pages included; `None` when the system does not tell.
+/// Resident memory of this process in bytes, including shared pages; `None` if the system does not tell.
 pub fn resident_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// What is held in memory that nobody can reach any more, or that is kept to be used again. All of it is freed when the
-/// threads that left it idle for some seconds.
+/// Memory that is unreachable but not yet freed, or kept for reuse. All of it is freed when the threads that left it
+/// idle for some seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Pieces of work, mostly to free a directory entry or pages, that wait until no reader can see what they free.

@@ -10,12 +10,12 @@
 //!                                |  CPU 0 | CPU 1 |    |                            |
 //! ```
 //!
-//! To look takes tens of microseconds. So of what is found above the floor a quarter may be granted until somebody looks again:
-//! each look finds what others, in this process and in others, have taken meanwhile, and several that look at the same moment do
-//! not take it all. Of that each CPU is given a credit, from which it takes without asking. Where little is left, credits
-//! become small, and in the end nothing is granted.
+//! To look takes tens of microseconds. So of what is found above the floor a quarter may be granted until somebody
+//! looks again: each look finds what others, in this process and in others, have taken meanwhile, and several that look
+//! at the same moment do not take it all. Each CPU gets a credit from the granted amount, and takes from it without
+//! asking. Where little is left, credits become small, and in the end nothing is granted.
 //!
-//! What is freed is not given back here: the next look finds it.
+//! Freed memory is not given back here: the next look finds it.
 //!
 //! Where the system tells nothing, everything is granted.
 //!
@@ -34,10 +34,10 @@ use crate::{CachePadded, Mutex, OnceLock};
 const CREDIT_MAX: u64 = 4 << 20;
 /// The floor is so small a part of a bound, ...
 const FLOOR_PART: u64 = 16;
-/// ... within these, unless that is more than a quarter of it.
+/// ... within these limits, but at most a quarter of the bound.
 const FLOOR_MIN: u64 = 16 << 20;
 const FLOOR_MAX: u64 = 512 << 20;
-/// What is granted between two looks is so small a part of what is left.
+/// The grant between two looks is this fraction of the remaining memory.
 const GRANTED_PART: u64 = 4;
 /// A look is good for so long.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ impl Reserve {
             return Ok(());
         }
         let granted = self.grant(bytes);
-        // What was asked for is given back where nothing is granted, and else stays taken.
+        // If nothing is granted, the request returns to the credit; otherwise it stays taken.
         credit.fetch_add(granted.unwrap_or(bytes).cast_signed(), Ordering::Relaxed);
         granted.map(drop).ok_or(Short)
     }
@@ -121,7 +121,7 @@ impl Reserve {
         Some(credit)
     }
 
-    /// What could be taken now, as far as can be seen; nothing less than everything where there is no bound.
+    /// The memory that could be taken now, as far as visible; `u64::MAX` without a bound.
     pub fn left(&self) -> u64 {
         left_of(&(self.look)())
     }
@@ -132,7 +132,7 @@ impl Reserve {
     }
 }
 
-/// What is left above the floor of the nearest bound.
+/// Memory above the floor of the nearest bound.
 fn left_of(bounds: &[Bound]) -> u64 {
     bounds.iter().map(|bound| bound.left.saturating_sub(floor_of(bound.total))).min().unwrap_or(u64::MAX)
 }

@@ -33,7 +33,7 @@ pub(super) fn find<'g, V: Clone + Send + Sync + 'static>(
     guard: &'g Guard<'_>,
 ) -> Option<&'g NameNode<V>> {
     let first = first_position(hash);
-    // All names of one hash are in one chain; one that is moved meanwhile keeps those that stay.
+    // All names of one hash are in one chain; a chain that is moved meanwhile keeps the remaining names.
     let (mut at, array) = table.chains.chain(place_of(first), guard)?;
     // SAFETY: found in a chain inside the section: freed a grace period after it was unlinked.
     while let Some(node) = unsafe { at.as_ref() }
@@ -90,7 +90,7 @@ impl<'g, V: Clone + Send + Sync + 'static> After<'g, V> {
     }
 }
 
-/// A chain: where it is, from which place on, and its first node, or null.
+/// A chain: its array, its first place, and its first node, or null.
 type Chain<'g, V> = (&'g Array<NameNode<V>>, u64, *mut NameNode<V>);
 
 /// The first chain from `place` on that may have entries, when buckets of `oldest` were moved. Apart, and by value, or what
@@ -109,7 +109,7 @@ fn moved_chain<'g, V: Clone + Send + Sync + 'static>(
                 Some(first) => return Some((array, used, first)),
                 None => (array, place, last) = (array.next(guard)?, used, last.min(array.last_place(used))),
             },
-            // Nothing in what a bucket was moved to, or nothing at all.
+            // Neither the successor's buckets nor this array have further nodes.
             None => (array, place, last) = (oldest, last.checked_add(1)?, u64::MAX),
         }
     }

@@ -19,8 +19,8 @@ const MOST_IN_BUCKET: usize = 2 * LOAD_MAX;
 /// bucket are mostly of different CPUs, and a thread that adds or removes one writes to its neighbour.
 const ROOMY: usize = 1024;
 
-/// Where CPUs count, each looks at what all have counted when it has added its part of the room that it saw at its last look,
-/// or, where less was left, of one of so many parts of all room.
+/// Where CPUs count, a CPU sums all counts each time it has added its share of the room seen at its last sum, or, if
+/// less was left, of this fraction of all room.
 const ROOM_PARTS: usize = 4;
 
 /// An array of so many buckets grows fourfold at once: many CPUs pay more for each node that is moved than for buckets.
@@ -37,7 +37,7 @@ const CROWD_BUCKETS: usize = 64;
 const SHRINKS_AT_REMOVAL: usize = if SHRUNK { 4 } else { SHRINKS_FROM };
 /// ... together so often while as many names go as there are buckets, ...
 const LOOKS_WHILE_EMPTIED: usize = 64;
-/// ... but not before one has removed so many times as many as there are CPUs, at whose counts it looks.
+/// ... but not before one CPU has removed this many entries for each CPU whose count a sum reads.
 const REMOVED_A_COUNT: usize = if SHRUNK { 1 } else { 64 };
 
 /// How many entries an array of `buckets` where `cpus` CPUs count may have before it is grown.
@@ -134,7 +134,7 @@ impl Name<'_> {
     }
 }
 
-/// What is to be done when the buckets are unlocked.
+/// Work that follows the unlocking of the buckets.
 pub(super) struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
     pub(super) table: &'t NameTable<V>,
     /// Open while a bucket is locked: nobody may wait for a grace period then, and `defer` does not inside a section.
@@ -151,7 +151,7 @@ pub(super) struct Aftermath<'t, V: Clone + Send + Sync + 'static> {
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> Aftermath<'t, V> {
-    /// Of changes in a bucket of `table` that the caller has locked.
+    /// The aftermath of changes in a bucket of `table` that the caller has locked.
     #[inline]
     pub(super) fn new(table: &'t NameTable<V>) -> Self {
         let section = Some(table.read());
@@ -269,8 +269,8 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     }
 }
 
-/// Where `name` is in its bucket: the entry that arrives, if one does. The end if it is not there: two words, which registers
-/// hold.
+/// The place of `name` in its bucket, preferring an arriving entry. The end if it is not there: two words, which
+/// registers hold.
 pub(super) fn find<V: Send + Sync + 'static>(
     bucket: &Bucket<'_, V>,
     name: &Name<'_>,
@@ -287,7 +287,7 @@ pub(super) fn find<V: Send + Sync + 'static>(
 }
 
 impl<'e, 't, V: Clone + Send + Sync + 'static> Entry<'e, 't, V> {
-    /// What the name stands for, if it is there.
+    /// The value of the name, if present.
     pub fn get(&self) -> Option<&V> {
         Some(&self.bucket.get(find(self.bucket, self.name))?.value)
     }
@@ -300,7 +300,7 @@ impl<'e, 't, V: Clone + Send + Sync + 'static> Entry<'e, 't, V> {
         Some(There { entry: self, at })
     }
 
-    /// The room for the name, if it is not there.
+    /// The room for the name, if the name is absent.
     #[inline]
     pub fn room(self) -> Option<Room<'e, 't, V>> {
         let first = first_position(self.name.hash);

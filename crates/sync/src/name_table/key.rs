@@ -26,7 +26,7 @@ pub struct Key<'p> {
 }
 
 impl<'p> Key<'p> {
-    /// The key of `path` from the table that `from` stands for. None if it is longer than what is remembered.
+    /// The key of `path` from the table that `from` stands for. None if the path is longer than the remembered length.
     #[inline(always)]
     pub fn new(from: u64, path: &'p [u8]) -> Option<Key<'p>> {
         let (whole, rest) = path.as_chunks::<8>();

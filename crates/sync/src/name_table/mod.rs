@@ -83,7 +83,7 @@ const BUCKETS_FIRST: usize = if SHRUNK { 1 } else { 16 };
 
 /// An array of so many buckets shrinks, ...
 const SHRINKS_FROM: usize = if SHRUNK { 2 } else { 4096 };
-/// ... if a part of them would do, one of so many.
+/// ... if this fraction of the buckets suffices.
 const SHRINKS_BY: usize = if SHRUNK { 2 } else { 16 };
 
 /// How often [`NameTable::sums`] looks for a moment at which all counts stood.
@@ -99,7 +99,7 @@ pub struct NameTable<V: Clone + Send + Sync + 'static> {
     watch: Watch,
 }
 
-/// What the entries of a table add up to.
+/// Totals over the entries of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// How many there are.
@@ -126,7 +126,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         self.chains.read()
     }
 
-    /// What `name` stands for, valid for as long as the section is open.
+    /// The value of `name`, valid while the section is open.
     ///
     /// # Panics
     /// If `guard` is a section of another domain.
@@ -154,8 +154,8 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         LockedEntry::new(self, hash, name, 0)
     }
 
-    /// Calls `act` with the lock of `name`, as [`lock`](Self::lock) has it. None also where that would take waiting for long:
-    /// so it may be called in a read section that goes on.
+    /// Calls `act` with the lock of `name`, as [`lock`](Self::lock) has it. Also none if a lock takes a long wait: so
+    /// it may be called in a read section that goes on.
     #[track_caller]
     #[inline]
     pub fn try_with_locked<'t, R>(
@@ -186,13 +186,13 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         LockedPair::with(self, first, second, act)
     }
 
-    /// How many buckets there are, or will be when the resize that is under way is done.
+    /// The number of buckets, or their number after the current resize.
     pub fn buckets(&self) -> usize {
         self.chains.buckets()
     }
 
-    /// Begins to move to twice as many buckets, as a small table does by itself when it fills. False if it cannot be
-    /// begun now, or if there are so many already that it would do no good.
+    /// Begins to move to twice as many buckets, as a small table does by itself when it fills. False if the move cannot
+    /// begin now, or if more buckets would not help.
     pub fn grow(&self) -> bool {
         self.grow_to(2 * self.buckets())
     }
@@ -220,7 +220,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         SHRINKS_BY * wanted <= buckets && self.chains.replace(wanted)
     }
 
-    /// Forbids names for ever if there is none now. False if there is one.
+    /// Forbids names for ever, if the table is empty. False if there is one.
     pub fn kill(&self) -> bool {
         loop {
             if let Some(killed) = self.try_kill() {
@@ -231,8 +231,9 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         }
     }
 
-    /// As [`kill`](Self::kill) for callers that have names of other tables locked and must not wait. None if a name of
-    /// this table is locked or a resize is under way: to be tried again after [`help`](Self::help), with nothing locked.
+    /// The variant of [`kill`](Self::kill) for callers that hold names of other tables locked and must not wait. None
+    /// if a name of this table is locked or a resize is under way: to be tried again after [`help`](Self::help), with
+    /// nothing locked.
     pub fn try_kill(&self) -> Option<bool> {
         // Most that are not empty are seen to be so without a lock.
         if self.sums().entries != 0 { Some(false) } else { self.chains.try_close() }
@@ -280,8 +281,8 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
             let moved = array.progress().moved();
             let mut tally = EntryCounts::new();
             [Some(array), array.next(guard)].into_iter().flatten().for_each(|array| tally.add(array));
-            // While a bucket is moved its entries may be counted in both arrays or in none. If each move that was
-            // claimed by now had ended before we began to add up, there was no such bucket.
+            // While a bucket is moved its entries may be counted in both arrays or in none. If each claimed move had
+            // ended before the summing began, there was no such bucket.
             if array.progress().claimed() == moved {
                 return tally;
             }

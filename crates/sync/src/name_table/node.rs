@@ -82,14 +82,14 @@ pub(super) struct NameNode<V> {
 #[repr(u8)]
 pub(super) enum EntryState {
     Stands,
-    /// It stands as soon as the entry that is leaving does not any more.
+    /// The entry will stand once the leaving entry has ceased to stand.
     Arrives,
-    /// It has moved to another name, or is removed.
+    /// The entry has moved to another name, or is removed.
     Left,
-    /// One that arrives will stand before it, or does. A lookup that comes here by the chain has passed that one, and finds this
-    /// one. A thread that remembers this one does not know.
+    /// An arriving entry will stand before this one, or already does. A lookup that comes here by the chain has passed
+    /// that one, and finds this one. A thread that remembers this one does not know.
     Yields,
-    /// One that arrived stands before it: a lookup that comes here all the same began earlier.
+    /// An entry that arrived stands before this one: a lookup that still comes here began earlier.
     Replaced,
 }
 
@@ -103,7 +103,7 @@ impl<V: 'static> NameNode<V> {
         BlockKind::of(Layout::from_size_align(size, align_of::<Self>()).unwrap_or(Layout::new::<Self>()))
     }
 
-    /// A new node. Of a name that is too long only the beginning is kept.
+    /// A new node. Only the beginning of a name that is too long is kept.
     fn allocate(position: u64, name: &[u8], value: V, weight: u8, standing: EntryState) -> *mut Self {
         let standing = AtomicU8::new(standing as u8);
         let name = &name[..name.len().min(NAME_MAX)];
@@ -131,8 +131,8 @@ impl<V: 'static> NameNode<V> {
         self.is(EntryState::Stands)
     }
 
-    /// Whether lookups find the entry, which is in a chain of `array` and did not [stand](Self::stands) just now. If not,
-    /// they go on to what was behind it before they asked.
+    /// Whether lookups find the entry, which is in a chain of `array` and did not [stand](Self::stands) just now. If
+    /// not, lookups continue with the nodes that were behind it before the question.
     #[cold]
     pub(super) fn stands_by_now(&self, array: &Array<Self>) -> bool {
         if !self.is(EntryState::Arrives) {
@@ -227,7 +227,7 @@ pub(super) struct NameBucket<V> {
 }
 
 impl<V> NameBucket<V> {
-    /// Says which entry, of this bucket or another that the caller has locked too, is about to leave for one here.
+    /// Records the entry, in this or another locked bucket, that is about to leave for an entry here.
     pub(super) fn set_leaving(&self, node: *const NameNode<V>) {
         // Release(leaving): that an earlier move is over; pairs with Acquire(leaving) in stands_by_now().
         self.leaving.store(node.cast_mut(), Ordering::Release);

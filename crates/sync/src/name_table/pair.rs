@@ -148,8 +148,8 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         true
     }
 
-    /// Lets each name stand for what the other does, at one instant for all lookups. The names are not the same.
-    /// False, and nothing happens, if one of them stands for nothing.
+    /// Exchanges the values of two different names, at one instant for all lookups. The names are not the same. Returns
+    /// false and changes nothing if either name is absent.
     pub fn exchange(&mut self) -> bool {
         let (Some(source), Some(target)) = (self.first().standing(), self.second().standing()) else {
             return false;
@@ -190,7 +190,7 @@ struct Source<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> Entry<'_, '_, V> {
-    /// What the name, to which nothing arrives, stands for.
+    /// The value of the name, which has no arriving entry.
     fn standing(&self) -> Option<Source<V>> {
         let at = find(self.bucket, self.name);
         let node = self.bucket.get(at)?;

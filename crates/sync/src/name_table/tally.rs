@@ -1,9 +1,10 @@
 //! Tally: how many entries a table has: what a bucket or a CPU counted, and what all that adds up to.
 //!
 //! # Theory
-//! What was added and what was removed are counted apart: an entry may come on one CPU and go on another, so that one count
-//! is below 0 and only the sum means something. And neither count ever falls. So a sum that looks twice and finds all the same has
-//! seen what all counted at the moment between the two looks, and not a count that came back meanwhile.
+//! Additions and removals are counted apart: an entry may come on one CPU and go on another, so that a single
+//! difference may be negative and only the sum has a meaning. And neither count ever falls. So a sum that looks twice
+//! and finds all the same has seen what all counted at the moment between the two looks, and not a count that came back
+//! meanwhile.
 //!
 //! A CPU's count is added to by read-modify-writes: a thread may be moved to another CPU before it has counted. The holder of a
 //! bucket is alone with its count.
@@ -18,7 +19,7 @@ use crate::chains::{Array, Bucket, is_locked};
 use crate::face::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::fibonacci;
 
-/// What came into a bucket, or to its array on one CPU, and what went.
+/// Counts of entries that came and went, in a bucket or in its array on one CPU.
 #[derive(Default)]
 pub(super) struct Count {
     /// How many entries came. *atomic (tally)*
@@ -27,7 +28,7 @@ pub(super) struct Count {
     removed: AtomicU64,
     /// The sum of the weights of those that came, less those that went. *atomic (tally)*
     weight: AtomicI64,
-    /// Of a CPU: how many will have come when it looks at the counts of all; 0 before it first looked. *atomic*
+    /// For a CPU: the count of arrivals at which it next sums all counts; 0 before its first sum. *atomic*
     looks_at: AtomicU64,
 }
 
@@ -118,7 +119,7 @@ fn difference(added: u64, removed: u64) -> i64 {
     added.wrapping_sub(removed).cast_signed()
 }
 
-/// What is counted, and whether it may be of one moment.
+/// The sums of counts, and a check of whether they are of one moment.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(super) struct EntryCounts {
     pub(super) entries: i64,

@@ -1,8 +1,8 @@
 //! Trails: the entries along a path through several tables, to be followed again without looking any name up.
 //!
 //! # Theory
-//! A thread that looks the same path up again finds the same entries. To remember them two things must be known of each: that its
-//! memory is still there, and that it still stands for its name. Both can be seen without a store:
+//! A thread that looks the same path up again finds the same entries. The thread must know two facts about each
+//! remembered entry: its memory is not freed, and it still stands for its name. Both can be seen without a store:
 //!
 //! ```text
 //!   trail of "usr/lib/x"   | era 7 | usr: array, entry | lib: array, entry | x: array, entry |
@@ -64,7 +64,7 @@ pub struct Trails<V: Clone + Send + Sync + 'static> {
 
 /// What one thread remembers. Its atomics are plain memory: nobody else looks.
 struct ThreadTrails<V: Clone + Send + Sync + 'static> {
-    /// Whose eras its places have: where it lies, for ever as tables have no other. *immutable*
+    /// The address of the domain of the eras; tables use only one domain. *immutable*
     domain: usize,
     places: [TrailPlace<V>; PLACES],
     /// By place, the tag of what was looked for there in vain.
@@ -94,7 +94,7 @@ struct TrailStep<V: Clone + Send + Sync + 'static> {
 pub enum Remembered<'g, V: Clone + Send + Sync + 'static> {
     /// Where it led, in this era.
     Trail(Trail<'g, V>),
-    /// Nothing, but it is asked for so often that it should be [noted](Trails::note).
+    /// No trail, but the path is wanted so often that a trail should be [noted](Trails::note).
     Wanted,
     /// Nothing.
     Unknown,
@@ -116,7 +116,7 @@ pub struct Recorder<'g, V: Clone + Send + Sync + 'static> {
     era: Era,
     guard: &'g Guard<'g>,
     steps: [(*mut Array<NameNode<V>>, *const NameNode<V>); STEPS_MAX],
-    /// How many there are; more than the most when some are not recorded.
+    /// The number of steps; above the maximum if some are not recorded.
     len: usize,
 }
 
@@ -128,7 +128,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
         }
     }
 
-    /// What the calling thread remembers of the path `key`.
+    /// The calling thread's memory of the path `key`.
     #[inline]
     pub fn find<'g>(&'g self, key: &Key<'_>, guard: &'g Guard<'_>) -> Remembered<'g, V> {
         let own = self.own(guard);
@@ -154,7 +154,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
         Remembered::Unknown
     }
 
-    /// What the calling thread, which is in the section `guard`, remembers.
+    /// The trails of the calling thread, which is in the section `guard`.
     #[inline]
     fn own(&self, guard: &Guard<'_>) -> &ThreadTrails<V> {
         match self.own.peek(thread::ready_slot()).and_then(|own| own.get()) {
@@ -268,7 +268,7 @@ impl<'g, V: Clone + Send + Sync + 'static> Recorder<'g, V> {
                 *step = (array, entry);
                 self.len += 1;
             }
-            // What follows does not lead on from here: the trail will not be noted.
+            // The following steps do not continue from here: the trail will not be noted.
             _ => self.len = STEPS_MAX + 1,
         }
         Some(&entry.value)

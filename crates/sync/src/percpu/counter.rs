@@ -82,7 +82,7 @@ impl Counter {
         // SeqCst(flag), both: as in add().
         if own.fetch_add(n, Ordering::SeqCst).wrapping_add(n) >= self.batch {
             if limit < i64::MAX && self.at_least(limit + 1) {
-                // What it has counted stays with it, so the next to add is refused, too.
+                // The CPU's counted amount stays with it, so the next call that adds is refused, too.
                 own.fetch_sub(n, Ordering::SeqCst);
                 return false;
             }
@@ -93,7 +93,8 @@ impl Counter {
 
     #[cold]
     fn pass_on(&self, own: &AtomicI64) -> i64 {
-        // Another thread may have added to it or passed it on meanwhile: take what is there. Relaxed: see the header.
+        // Another thread may have added to the count or passed it on meanwhile: take the current value. Relaxed: see
+        // the header.
         let difference = own.swap(0, Ordering::Relaxed);
         self.total.fetch_add(difference, Ordering::Relaxed);
         difference

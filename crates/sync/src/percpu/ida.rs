@@ -60,7 +60,7 @@ impl Ida {
         Ida { shards, start, next, end }
     }
 
-    /// A number that nobody has; `None` when all are taken.
+    /// A free number; `None` when all are taken.
     pub fn alloc(&self) -> Option<u64> {
         let here = self.shards.here_at();
         let own = self.shards.get(here)?;
@@ -126,7 +126,7 @@ mod tests {
                             mine.push(id);
                             if mine.len() % 3 == 0 {
                                 ida.free(mine.pop().expect("just pushed"));
-                                // What was freed may be found by another thread: go on only a while.
+                                // Another thread may find the freed number: so the loop is bounded.
                                 mine.extend(ida.alloc());
                             }
                         }

@@ -5,7 +5,7 @@
 //! shelf with a lock of its own, and gives the last one out first: its lines are in the cache.
 //!
 //! # Then
-//! no shelf holds more than it was made for; what does not fit is dropped.
+//! no shelf exceeds its capacity; further objects are dropped.
 //!
 //! # Cost
 //! The own CPU's lock: one exchange. On simulated machines nothing is kept: there allocation costs nothing, and a run

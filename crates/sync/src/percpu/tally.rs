@@ -4,8 +4,8 @@
 //! Unlike a CPU, a thread cannot be moved away from its own line, so it adds without a read-modify-write. It may subtract
 //! what another has added: only the sum means something.
 //!
-//! A thread that adds and then looks at a flag, and one that sets that flag and then adds up, must not miss each other. The one
-//! that adds up pays for that:
+//! A thread that adds and then reads a flag must not miss a thread that sets that flag and then adds up, nor the other
+//! way round. The one that adds up pays for that:
 //!
 //! ```text
 //!   user                          adding up

@@ -16,9 +16,9 @@
 //! freed a grace period after the writer is gone. The writer's mutex also protects a value of the
 //! client's: what belongs to the tree's shape.
 //!
-//! Trees may *share* nodes, and so all that is below them: [`Slots::share_all`] makes a reference to all objects of one, which
-//! another begins with, in a step whatever they are. A writer puts a copy in the place of each shared node on its way
-//! before it changes something below.
+//! Trees may *share* nodes, and with them all objects below: [`Slots::share_all`] returns a reference to all objects of
+//! one tree, with which another tree begins, in constant time. A writer puts a copy in the place of each shared node on
+//! its way before it changes something below.
 //!
 //! # Clients must
 //! Not be inside a read section when they wait for the writer: the one before them may be waiting for readers.
@@ -134,7 +134,7 @@ impl<O: Object, S> RadixTree<O, S> {
         Writer::new(self, self.state.lock())
     }
 
-    /// The client's value, to look at or to change when no object is to be.
+    /// The client's value, for reading, or for changes that touch no object.
     pub fn state(&self) -> MutexGuard<'_, S> {
         self.state.lock()
     }

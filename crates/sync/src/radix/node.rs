@@ -66,7 +66,7 @@ impl RadixNode {
         })
     }
 
-    /// A node that leads where this one does, which is shared, and so does not change.
+    /// A copy of this node with the same children; this node is shared, and so does not change.
     pub(super) fn copy<O: Object>(&self) -> Box<RadixNode> {
         let copy = RadixNode::new();
         for (to, from) in copy.slots.iter().zip(&self.slots) {
@@ -81,8 +81,8 @@ impl RadixNode {
         copy
     }
 
-    /// Whether more than one slot or tree leads to the node, which the caller found from a tree whose mutex it has. If not, each
-    /// that did has done with it.
+    /// Whether more than one slot or tree leads to the node, which the caller found from a tree whose mutex it has. If
+    /// not, all former owners are done with the node.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
         // Acquire(owners): what the others did with it; pairs with Release(owners) in release().
@@ -144,7 +144,7 @@ pub(super) unsafe fn bytes<O: Object>(entry: RadixEntry) -> usize {
 /// It is null or leads to a node or an `O`, to which the caller has a reference.
 pub(super) unsafe fn share<O: Object>(entry: RadixEntry) {
     if height(entry) > 0 {
-        // SAFETY: a node, alive by the caller's promise. Relaxed: a new reference is made of one that is there.
+        // SAFETY: a node, alive by the caller's promise. Relaxed: the new reference derives from an existing one.
         unsafe { node(entry) }.owners.fetch_add(1, Ordering::Relaxed);
     } else if let Some(object) = NonNull::new(entry) {
         // SAFETY: alive by the caller's promise; the new reference is the entry's.

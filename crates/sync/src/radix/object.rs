@@ -22,7 +22,7 @@ pub unsafe trait Object: Clone + Send + Sync + 'static {
     /// The reference again.
     ///
     /// # Safety
-    /// `raw` is of [`into_raw`](Self::into_raw), and no other reference is made of it.
+    /// `raw` came from [`into_raw`](Self::into_raw), and no second reference is made from it.
     unsafe fn from_raw(raw: NonNull<()>) -> Self;
 
     /// What the reference leads to.
@@ -31,7 +31,7 @@ pub unsafe trait Object: Clone + Send + Sync + 'static {
     /// `raw` is of [`into_raw`](Self::into_raw), and a reference to the object is not dropped for `'a`.
     unsafe fn target<'a>(raw: NonNull<()>) -> &'a Self::Target;
 
-    /// Whether there is no other reference. If so, each thread that had one has done with the object.
+    /// Whether there is no other reference. If so, all threads with former references are done with the object.
     fn is_sole(&self) -> bool;
 }
 

@@ -26,8 +26,8 @@ pub struct Writer<'t, O: Object, S> {
     tree: &'t RadixTree<O, S>,
 }
 
-/// The objects of a tree, in the hands of its writer. What it finds stays valid as long as the writer is there,
-/// even what it removes.
+/// The objects of a tree, in the hands of its writer. An object that the writer finds stays valid as long as the
+/// writer, even if it removes the object.
 pub struct Slots<'w, O: Object, S> {
     tree: &'w RadixTree<O, S>,
     garbage: &'w RefCell<Garbage<O>>,
@@ -83,8 +83,8 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
         Some(O::clone(&*unsafe { borrowed::<O>(object) }))
     }
 
-    /// Whether object number `index` is there and the tree's reference to it is the only one. A thread that had
-    /// another has done with the object.
+    /// Whether object number `index` is there and the tree's reference to it is the only one. If so, threads with
+    /// former references are done with the object.
     pub fn is_sole(self, index: u64) -> bool {
         // Relaxed: nobody else writes (T1).
         let mut entry = self.tree.root.load(Ordering::Relaxed);
@@ -262,7 +262,7 @@ impl<O: Object> Drop for All<O> {
     }
 }
 
-/// What a writer took out, to be freed when no reader can have it any more.
+/// Nodes and objects that a writer took out, freed when no reader can reach them.
 struct Garbage<O: Object>(Vec<RadixEntry>, PhantomData<O>);
 
 // SAFETY: entries are owned nodes and counted references, which any thread may drop.
@@ -274,8 +274,8 @@ impl<O: Object> Garbage<O> {
     unsafe fn free(self) {
         let mut entries = ManuallyDrop::new(self);
         for entry in entries.0.drain(..) {
-            // SAFETY: the writer moved the tree's reference here when it changed the slot; readers are excluded by
-            // the caller. What hung below a node that was not shared was taken out by itself (T3).
+            // SAFETY: the writer moved the tree's reference here when it changed the slot; readers are excluded by the
+            // caller. Children of an unshared node were taken out separately (T3).
             unsafe { node::release::<O>(entry) };
         }
         drop(std::mem::take(&mut entries.0));

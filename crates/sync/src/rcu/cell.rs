@@ -26,7 +26,7 @@ struct Unlinked<T>(*mut T);
 // SAFETY: it owns the value, so sending it is sending a `T`.
 unsafe impl<T: Send> Send for Unlinked<T> {}
 
-/// What was in a cell, until it is dropped: then it waits for a grace period and is freed.
+/// The old value of a cell; dropping it waits for a grace period and frees the value.
 pub struct Replaced<T: Send + 'static> {
     old: Option<Unlinked<T>>,
     domain: &'static Domain,

@@ -23,12 +23,12 @@
 //! too many, when they free so many bytes. (Inside a read section a thread cannot wait, and the bound is off for as long as the
 //! section lasts.)
 //!
-//! What an idle thread leaves in its bag is taken by the drain (`drain.rs`): all of a bag into which nothing was put since the
-//! drain looked there before.
+//! The drain (`drain.rs`) takes the work that an idle thread leaves in its bag: the whole bag, if no work was added
+//! since the drain's last look.
 //!
-//! Work that a thread has taken out of a bag and not yet done is in no bag: it is *in hand*. A flush waits for the threads
-//! that have work in hand. It waits for each until that thread has none, or has had none and has taken up more. So it waits
-//! for what was there when it began, and not for ever.
+//! Work that a thread has taken out of a bag and not yet done is in no bag: it is *in hand*. A flush waits for the
+//! threads that have work in hand. It waits for each such thread until its hand is empty, or was empty once meanwhile.
+//! So it waits only for work that existed when it began, and not for ever.
 //!
 //! # Ordering
 //! The unlink that came before `defer` is ordered before the period that its batch asks for by program order or, when
@@ -90,11 +90,11 @@ struct Contents {
     batches: VecDeque<DeferredBatch>,
     /// How many pieces are in the open batch when the thread looks what has become of the others; 0 before there are any.
     looks_at: usize,
-    /// Whose end this thread looks for, which started it or waits for it.
+    /// The grace period whose end this thread checks for, because it started the period or waits for it.
     awaited: Option<GracePeriod>,
     /// How many takings of work the thread has in hand, one inside the other.
     in_hand: u32,
-    /// How often it has had none in hand again.
+    /// How many times the thread's hand has become empty.
     times_done: u64,
 }
 
@@ -103,7 +103,7 @@ impl Contents {
         self.open.is_empty() && self.batches.is_empty()
     }
 
-    /// How many bytes all of it frees, as far as that is known.
+    /// Bytes that the work will free, as far as known.
     fn bytes(&self) -> usize {
         self.open_bytes + self.batches.iter().map(|batch| batch.bytes).sum::<usize>()
     }
@@ -142,7 +142,7 @@ impl Bag {
         self.0.lock()
     }
 
-    /// Waits until what its thread has in hand now is done.
+    /// Waits for the work that its thread has in hand now.
     fn wait_for_work_in_hand(&self) {
         let times_done = self.lock().times_done;
         let is_at_it = || {

@@ -184,8 +184,8 @@ impl Domain {
         self.announce(self.order.fetch_add(STEP, Ordering::AcqRel) + STEP)
     }
 
-    /// As [`start`](Self::start), if no period numbered `number` or later was started. Of many that ask together one does it:
-    /// the barrier interrupts every CPU.
+    /// As [`start`](Self::start), if no period numbered `number` or later was started. If many threads ask together,
+    /// one starts the period: the barrier interrupts every CPU.
     fn start_first(&self, number: u64) -> Option<GracePeriod> {
         // Relaxed: if it is old, the exchange fails.
         let newest = self.order.load(Ordering::Relaxed);
@@ -257,8 +257,8 @@ impl Domain {
         if self.is_over(period.0) {
             return true;
         }
-        // Hundreds that look at hundreds of lines would take them from each other. If another thread is at it, the next to
-        // ask may find that it was enough.
+        // Hundreds of threads that read hundreds of lines would slow each other down. If another thread is retiring,
+        // the next caller may find that its work was enough.
         let Some(_alone) = self.retiring.try_lock() else { return false };
         self.poll_with(period, |target| self.readers.retire(|word| is_of_period(word, target)))
     }
@@ -330,8 +330,8 @@ impl Domain {
     }
 }
 
-/// Whether the reader whose line holds `word` cannot be in a section older than `target`. That it is outside is known after a
-/// barrier only.
+/// Whether the reader whose line holds `word` cannot be in a section older than `target`. Only a barrier makes certain
+/// that the reader is outside.
 fn has_passed(word: u64, target: u64) -> bool {
     !is_inside(word) || is_of_period(word, target)
 }
@@ -360,9 +360,9 @@ impl Guard<'_> {
         std::ptr::from_ref(self.domain).addr()
     }
 
-    /// The era that it is now. Suppose the thread asked for the era in an earlier section too, and was given the same. Then
-    /// what it could reach there after it had asked is not freed before this section ends, if it is freed a grace period after
-    /// its unlinking, as it must be.
+    /// The era that it is now. Suppose the thread asked for the era in an earlier section too, and was given the same.
+    /// Then an object that it could reach after the first question is not freed before this section ends, provided that
+    /// it is freed a grace period after its unlinking, as it must be.
     #[inline]
     pub fn era(&self) -> Era {
         if seeded(Mutant::EraOfTheStamp) {

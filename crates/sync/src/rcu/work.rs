@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 /// Room for what most deferred calls capture: the address of what they free.
 type WorkWord = MaybeUninit<*mut ()>;
 
-/// A call to be made once. One that is never made leaks what it captured.
+/// A call to be made once. Dropping it without the call leaks the captured values.
 pub(super) struct Work {
     captured: WorkWord,
     /// Makes the call of the type whose value is in the word.

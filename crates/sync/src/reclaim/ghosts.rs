@@ -29,7 +29,7 @@ impl Ghosts {
         Ghosts { places: (0..places).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// The place of `key` and what it would write there.
+    /// The place of `key` and the fingerprint for it.
     fn of(&self, key: u64) -> (&AtomicU32, u32) {
         let hash = fibonacci(key);
         let at = hash >> (64 - self.places.len().trailing_zeros());

@@ -17,10 +17,10 @@
 //!                                             +----+
 //! ```
 //!
-//! What is used once, even if by a burst of calls (lookup, stat, open, read), has no mark when probation ends, and goes
-//! without having touched what is kept: a scan passes through a tenth of the memory. What is found again stays for as long as
-//! it is found at least once in each round of its queue. What went too early leaves a *ghost*, a fingerprint of
-//! its key, and is kept at once when it comes again.
+//! Objects that are used once, even by a burst of calls (lookup, stat, open, read), have no mark when probation ends,
+//! and leave without touching the kept objects: a scan passes through a tenth of the memory. An object that is found
+//! again stays as long as it is found at least once in each round of its queue. An object that left too early leaves a
+//! *ghost*, a fingerprint of its key, and is kept at once when it returns.
 //!
 //! *Bytes.* A CPU has a credit, a slice of the limit, and draws another when it is used up. When nothing is left to draw,
 //! the CPU that charges pays: by objects of its own queues, since these are near and no other looks at them. But a CPU that
@@ -164,7 +164,7 @@ pub trait Reclaim {
 pub struct Reclaimer<H> {
     /// *each protected by its mutex*
     cpus: PerCpu<Mutex<Queues<H>>>,
-    /// What no CPU has drawn of the limit, in bytes; below 0: what all owe. *atomic*
+    /// Bytes of the limit that no CPU has drawn; a negative value is the debt of all CPUs. *atomic* *atomic*
     undrawn: CachePadded<AtomicI64>,
     /// *each place atomic*
     ghosts: Ghosts,
@@ -227,8 +227,8 @@ impl<H: Deref<Target: Reclaim>> Reclaimer<H> {
         self.pay_in(&mut self.lock(here), freed);
     }
 
-    /// Takes out an `object` that nobody but the caller has pinned, with that pin: it is no more in the store, or another was
-    /// entered in its place. False, and nothing is changed, if others have pinned it.
+    /// Removes an `object` that only the caller has pinned, together with that pin: the object has left the store, or
+    /// was replaced. Returns false and changes nothing if other threads have pinned it.
     ///
     /// # Panics
     /// In debug builds, if it was not entered.
@@ -268,8 +268,8 @@ impl<H: Deref<Target: Reclaim>> Reclaimer<H> {
         }
     }
 
-    /// Adds `bytes` to the credit of `own`. What is more than two slices goes back; so does everything while bytes are owed, and
-    /// what is below 0, which all then owe.
+    /// Adds `bytes` to the credit of `own`. An excess over two slices goes back; so does the whole credit while bytes
+    /// are owed, and a negative credit becomes a debt of all CPUs.
     fn pay_in(&self, own: &mut Queues<H>, bytes: i64) {
         own.credit += bytes;
         // Relaxed: as in draw().

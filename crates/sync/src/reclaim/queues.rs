@@ -10,14 +10,14 @@ use std::ops::Deref;
 
 /// One of so many objects at most is so new that its being found does not count.
 const ARRIVALS: usize = 20;
-/// When more than one of so many are new or on probation, these are asked to go before those that were kept.
+/// If the new objects and those on probation exceed this fraction, they leave before kept objects.
 const YOUNG: usize = 10;
 
 #[derive(Debug)]
 pub(super) struct Queues<H> {
     /// New ones.
     arrivals: VecDeque<H>,
-    /// Those that stay if they are found while they are here.
+    /// Objects that stay if they are found during probation.
     probation: VecDeque<H>,
     /// Those that were found again.
     kept: VecDeque<H>,
@@ -57,7 +57,7 @@ impl<H: Deref<Target: Reclaim>> Queues<H> {
         } else {
             self.arrivals.push_back(object);
         }
-        // Now, and not when memory is wanted: then all would be new, and nothing known of them.
+        // Done at each arrival rather than when memory is short: then all objects would be new and without a history.
         while self.arrivals.len() * ARRIVALS > self.len()
             && let Some(object) = self.arrivals.pop_front()
         {
@@ -106,7 +106,7 @@ impl<H: Deref<Target: Reclaim>> Queues<H> {
         gone
     }
 
-    /// Notes that one that had gone was met, and taken out.
+    /// Notes that a gone object was met and taken out.
     pub(super) fn met_gone(&mut self) {
         self.gone = self.gone.saturating_sub(1);
     }

@@ -34,7 +34,7 @@ pub(super) enum Leave {
 }
 
 impl Usage {
-    /// Of a new object, which its maker has pinned.
+    /// The usage of a new object, pinned by its maker.
     #[allow(clippy::new_without_default)] // the pin is the maker's to put
     pub fn new() -> Usage {
         Usage { found: AtomicBool::new(false), pins: AtomicU32::new(1), home: AtomicU32::new(0) }

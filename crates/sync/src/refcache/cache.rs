@@ -16,7 +16,8 @@ const ALL_WAYS: usize = WAYS + STANDING_WAYS;
 
 /// After so many counts a thread flushes its cache, ...
 pub(super) const TURNS: u32 = if SHRUNK { 2 } else { 1024 };
-/// ... or after so many for each member where that is more: all flushes of an epoch write one line, one after the other.
+/// ... or after this many for each member, if that is more: all flushes of an epoch write one line, one after the
+/// other.
 const TURNS_A_MEMBER: u32 = if SHRUNK { 0 } else { 8 };
 /// A thread that has flushed so often since its first flush in an epoch waits no longer for the others. It is not done at the
 /// second flush because the barrier that it takes interrupts every CPU.
@@ -88,7 +89,7 @@ pub(super) struct Cache {
     turns_left_at_flush: i32,
     /// It takes part in epochs, and may hold counts.
     is_enlisted: bool,
-    /// Its slot is one of those that are known to the world.
+    /// Its slot is in the world's list of known slots.
     pub(super) is_known: bool,
     /// How often the owner has flushed it again in the epoch of its last flush.
     pub(super) again: u32,
@@ -195,8 +196,8 @@ impl Cache {
         self.reviews.len() + self.to_review.len()
     }
 
-    /// Takes over `reviews` of another cache. They may be older than those that are here: these come first, and that
-    /// is soon enough.
+    /// Takes over `reviews` of another cache. They may be older than the reviews in this queue, which come first; the
+    /// delay is acceptable.
     pub(super) fn adopt(&mut self, reviews: VecDeque<(Epoch, Object)>) {
         self.reviews.extend(reviews);
     }
@@ -244,7 +245,7 @@ impl Cache {
         self.turns_left = turns(members).cast_signed();
     }
 
-    /// Gives up all counts, but for those that one of `caches` may keep.
+    /// Gives up all counts, except for those that one of `caches` may keep.
     pub(super) fn flush(&mut self, caches: Keepers, rounds: &Rounds) {
         self.turns_left_at_flush = self.turns_left;
         let Some(mut ways) = self.ways.take() else { return };
@@ -261,9 +262,9 @@ impl Cache {
         });
         (self.used, self.ways) = (used, Some(ways));
         if !self.to_review.is_empty() {
-            // Once for all of them: for each it would cost more than all else here.
-            // SeqCst(review): pairs with the fence in Rounds::end_if_all_flushed(). Either our load finds the epoch moved on, or
-            // flushes in the next epoch find the objects under review.
+            // One fence serves all of them: a fence for each would dominate the cost here. SeqCst(review): pairs with
+            // the fence in Rounds::end_if_all_flushed(). Either our load finds the epoch moved on, or flushes in the
+            // next epoch find the objects under review.
             fence(Ordering::SeqCst);
             let now = rounds.now_after_fence().epoch();
             self.reviews.extend(self.to_review.drain(..).map(|object| (now, object)));

@@ -1,10 +1,10 @@
 //! Idle: what a drain does for threads that have dropped references and count no more.
 //!
 //! # Theory
-//! The drain takes part in the rounds as any thread does: it flushes its own cache, visits laggards, whose reviews it takes over
-//! if they are idle, and frees what is dead by the epochs. It does so at each pass, and between them it is no member: others would
-//! wait for its flush, and take it for idle in turn. The reviews stay in its cache meanwhile. Their epochs go on without it, and
-//! a thread that settles finds them there, as the cache is known.
+//! The drain takes part in the rounds as any thread does: it flushes its own cache, visits laggards, whose reviews it
+//! takes over if they are idle, and frees what is dead by the epochs. It flushes at each pass, and is no member between
+//! passes: other threads would wait for its flush, and retire it as idle. The reviews stay in its cache meanwhile.
+//! Their epochs go on without it, and a thread that settles finds them there, as the cache is known.
 //!
 //! It visits laggards in an epoch that has lasted since the pass before. By then each thread that works has been flushed, or
 //! counts so little that the visit costs it nothing.
@@ -14,7 +14,7 @@ use super::rounds::Epoch;
 use super::world::{CacheWorld, world};
 use crate::face::Host;
 
-/// What a drain knows from one pass to the next.
+/// The drain's state between two passes.
 #[derive(Default)]
 pub struct Draining {
     /// The epoch at the end of the last pass.
@@ -22,8 +22,8 @@ pub struct Draining {
 }
 
 impl Draining {
-    /// Does for the caller's process what a drain does in one pass. True if others count, or something waits for the end of its
-    /// review: there is more to do.
+    /// Does for the caller's process what a drain does in one pass. True if work remains: other threads count, or
+    /// objects wait for the end of their review.
     pub fn pass(&mut self) -> bool {
         world(Host::here()).drain(&mut self.epoch)
     }
@@ -59,8 +59,8 @@ impl CacheWorld {
         now.members() > 0 || cache.reviews() > 0
     }
 
-    /// Flushes the calling thread's cache, those of laggards if the epoch is still the `last`, and frees what is dead. True if
-    /// there is more to free before somebody else is flushed.
+    /// Flushes the calling thread's cache, those of laggards if the epoch is still the `last`, and frees what is dead.
+    /// True if dead objects remain that must be freed before the next flush of another cache.
     fn review_own(&self, last: &mut Option<Epoch>) -> bool {
         let own = self.shard();
         let mut cache = self.own(own);

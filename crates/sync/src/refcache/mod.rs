@@ -30,12 +30,13 @@
 //! a reference can only be made from another one. (That a cache's count is 0 at its flushes is not enough: a
 //! reference may hop from cache to cache, ahead of the flushes. This is where we differ from the paper.)
 //!
-//! *What a cache keeps.* A directory in which all threads make files is counted by all of them in each epoch, and nearly always
-//! much that stays holds it: there is nothing to judge. So where the global count is above 0 a flush keeps the count of
-//! an object in the cache, unless it is negative and as many such as there are caches would take away more than half of the global
-//! count; the object's line is only read. The proof stands, since a cache that finds the global count at 0 gives the object up.
-//! And nothing lives for ever: when no reference is left, all cached counts together are the opposite of the global one,
-//! the negative ones that may be kept are at most half of that, and so each epoch at least halves it.
+//! *Kept counts.* A directory in which all threads create files is counted by all of them in each epoch, and almost
+//! always has references from lasting objects: no judgement is needed. So where the global count is above 0 a flush
+//! keeps the count of an object in the cache, unless it is negative and as many such as there are caches would take
+//! away more than half of the global count; the object's line is only read. The proof stands, since a cache that finds
+//! the global count at 0 gives the object up. And nothing lives for ever: when no reference is left, all cached counts
+//! together are the opposite of the global one, the negative ones that may be kept are at most half of that, and so
+//! each epoch at least halves it.
 //!
 //! *What has ways of its own.* An object has one way in each cache, and makes room for any other that has the same. Were a mount,
 //! which every open counts, among the files, then each thread that opens the file that shares its way would write the mount's line.

@@ -262,7 +262,7 @@ impl Object {
 /// # Safety
 /// `object` is a `Counted<T>` from [`Counted::allocate`], and nobody will use it again.
 unsafe fn free<T>(object: Object) {
-    // SAFETY: by contract; it is dropped once, and its block is not used any more.
+    // SAFETY: by contract; the value is dropped once, and its block is not used any more.
     unsafe {
         object.0.cast::<Counted<T>>().drop_in_place();
         Counted::<T>::BLOCKS.free(object.0.cast());

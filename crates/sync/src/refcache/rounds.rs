@@ -69,7 +69,7 @@ impl Round {
         (self.0 / MEMBER) as u32 & COUNT_MASK
     }
 
-    /// How many of them have yet to be flushed.
+    /// The cast keeps the lower bits.
     fn pending(self) -> u32 {
         // The lower bits are meant.
         self.0 as u32 & COUNT_MASK
@@ -138,9 +138,9 @@ impl Rounds {
         self.end_if_all_flushed(Round(before - by))
     }
 
-    /// Begins the next epoch if no cache is pending in `round` and it still lasts; returns the round after that. If it does
-    /// not last, another cache has joined, and its thread does this later, or was flushed after us, and its thread does it
-    /// now.
+    /// Begins the next epoch if no cache is pending in `round` and it still lasts; returns the round after that. If it
+    /// is over, either another cache has joined, and its thread ends the epoch later, or a cache was flushed after
+    /// ours, and its thread ends the epoch now.
     fn end_if_all_flushed(&self, round: Round) -> Round {
         if round.pending() > 0 {
             return round;

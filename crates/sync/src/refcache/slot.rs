@@ -6,18 +6,20 @@
 //! flushed after the slot was emptied, and saw that: a reader that comes after its flush finds the slot empty, and
 //! one that came before is counted. So reading needs neither a lock of the slot nor a grace period.
 //!
-//! *Borrowing.* A thread that needs the value for a moment only need not count it: while its cache is *held*, no thread can flush
-//! it, not even itself. What it found in the slot had a reference then, the slot's. If it is freed, there was a boundary T
-//! of two epochs at which it had none (see above), so T is later; and before it is freed every cache is flushed in the epoch
-//! that begins at T, this one too, if it takes part: not before it is let go. Nor can a settling thread have all caches before.
+//! *Borrowing.* A thread that needs the value for a moment only need not count it: while its cache is *held*, no thread
+//! can flush it, not even itself. The object in the slot then had at least the slot's reference. If it is freed, there
+//! was a boundary T of two epochs at which it had none (see above), so T is later; and before it is freed every cache
+//! is flushed in the epoch that begins at T, this one too, if it takes part: not before it is let go. Nor can a
+//! settling thread have all caches before.
 //! ```text
 //!   reader's cache   flush .... |---- held: finds the object, looks ----|  flush
 //!   slot's reference                  | emptied, dropped
 //!   epochs              e              ........ T ....... e + 1 ........|......... e + 2: judged
 //! ```
-//! Of what the thread does in between nothing may flush or wait for a flush: a flush that becomes due by what it counts is left to
-//! the next count, and a call that would settle does nothing. Since it is the thread's *own* cache that is held, and no other
-//! counts in it, all this is a look at its own line. What it must not do is wait for others: they may be waiting for its cache.
+//! No code that the thread runs meanwhile may flush or wait for a flush: a flush that becomes due is left to the next
+//! count, and a call that would settle does nothing. Since it is the thread's *own* cache that is held, and no other
+//! counts in it, all this is a look at its own line. The thread must not wait for other threads: they may be waiting
+//! for its cache.
 //!
 //! # Cost
 //! load: as a clone, and one load of the slot's line. borrow: about a third of the instructions of a load and the drop
@@ -60,9 +62,9 @@ impl<T: Send + Sync + 'static> RefSlot<T> {
 
     /// Calls `look` with what is there, borrowed for the call and not counted: for a look that is over soon.
     ///
-    /// The calling thread's cache is held meanwhile. So `look` must not wait for another thread, as for a lock under which
-    /// somebody counts references: that one may be waiting for us. References may be counted in it, and values borrowed; but
-    /// nothing is freed by it, and [`settle`](super::settle) does nothing.
+    /// The calling thread's cache is held meanwhile. So `look` must not wait for another thread, as for a lock under
+    /// which somebody counts references: that one may be waiting for us. `look` may count references and borrow values;
+    /// but it frees no object, and [`settle`](super::settle) does nothing.
     #[inline]
     pub fn borrow<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
         let _held = world(self.home).hold();

@@ -38,7 +38,7 @@ impl WeakSlot {
     }
 }
 
-/// Leads to a value as long as that has references, and is none.
+/// Leads to a value as long as the value has references, without being a reference.
 ///
 /// ```
 /// use sluice_sync::{Ref, WeakRef, refcache::settle};
@@ -67,7 +67,8 @@ impl<T: Send + Sync + 'static> WeakRef<T> {
         self.slot.object.load(Ordering::Relaxed).is_null()
     }
 
-    /// A reference to the value. None if that was found without one, also if others have followed weak references since.
+    /// A reference to the value. None once the value was found without a reference, even if weak references were
+    /// followed since.
     pub fn follow(&self) -> Option<Ref<T>> {
         let mut found = None;
         world(self.slot.home).count_found::<Passing>(1, || {

@@ -77,7 +77,7 @@ impl CacheWorld {
         }
     }
 
-    /// As [`count_found`](Self::count_found), of one of many threads, or of one that has no slot yet.
+    /// The variant of [`count_found`](Self::count_found) for a thread with a high slot, or without a slot yet.
     #[inline(never)]
     fn count_far<S: Stay>(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
         match self.shards.peek(thread::ready_slot()) {
@@ -156,7 +156,7 @@ impl CacheWorld {
         }
     }
 
-    /// As [`hold`](Self::hold), of one of many threads, and of any at times.
+    /// The slow path of [`hold`](Self::hold), for a thread with a high slot, or when the fast path fails.
     #[inline(never)]
     fn hold_far(&self) -> Held<'_, Cache> {
         let far = self.shards.peek(thread::ready_slot()).and_then(|shard| self.try_hold(shard));
@@ -202,7 +202,7 @@ impl CacheWorld {
         self.shards.get(thread::slot())
     }
 
-    /// The calling thread's cache, locked; `shard` is its shard. Not to be called by a thread that has it locked.
+    /// The calling thread's cache, locked; `shard` is its shard. A thread that has its cache locked must not call this.
     #[inline]
     pub(super) fn own<'a>(&self, shard: &'a CacheShard) -> Inside<'a, Cache> {
         // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
@@ -293,11 +293,11 @@ impl CacheWorld {
         (now, FoundDead { dead, freeing })
     }
 
-    /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads. If it `waits`, it
-    /// waits for threads in the middle of counting, and for another that does the same work. What the laggards have to
-    /// review is left to them, so that memory stays with the thread that made it. But the caller, whose shard is `own`,
-    /// takes over from threads that have counted nothing in the whole epoch. These are no more waited for until they
-    /// count again.
+    /// Flushes the caches that have not been flushed in `epoch`, if it is not over, for their threads. With `waits`, it
+    /// waits for threads in the middle of counting, and for another thread that flushes laggards. Reviews of the
+    /// laggards stay with them, so that memory stays with the thread that made it. But the caller, whose shard is
+    /// `own`, takes over from threads that have counted nothing in the whole epoch. Retired caches are not waited for
+    /// until their threads count again.
     pub(super) fn flush_laggards(&self, own: &CacheShard, epoch: Epoch, waits: bool) {
         let known = match waits {
             true => self.known.lock(),
@@ -354,7 +354,7 @@ impl CacheWorld {
         visits
     }
 
-    /// What `look` finds in all caches, which are locked meanwhile. The caller holds no cache of this world.
+    /// Calls `look` with all caches, locked. The caller holds no cache of this world.
     pub(super) fn visit_known<R>(&self, look: impl FnOnce(&[Inside<'_, Cache>]) -> R) -> R {
         let known = self.known.lock();
         look(&OwnerLock::visit_all(known.iter().map(|slot| &self.shards.get(*slot).cache)))
@@ -405,7 +405,7 @@ impl CacheWorld {
 }
 
 impl CacheWorld {
-    /// Of each object, whether there was one reference to it at a moment in which nothing was counted. No to all where
+    /// For each object, whether it had exactly one reference at a moment in which no thread counted. No to all where
     /// [`settle`](Self::settle) does nothing.
     pub(super) fn sole(&self, objects: &mut dyn Iterator<Item = Object>) -> Vec<bool> {
         let own = self.shard();
@@ -429,7 +429,7 @@ impl Default for CacheWorld {
     }
 }
 
-/// What the owner of a shard has found dead. Until it is freed the owner is freeing.
+/// Objects that the owner of a shard has found dead. Until it is freed the owner is freeing.
 pub(super) struct FoundDead<'a> {
     dead: Vec<Object>,
     freeing: Freeing<'a>,
@@ -530,7 +530,7 @@ mod tests {
                 steps.wait();
             }
         });
-        // By now its owner has not come for long.
+        // By now its owner has been absent for long.
         (0..2 * (PATIENCE + 2) * TURNS).for_each(|_| world.count::<Passing>(object(&shared), 0));
         assert_eq!(world.rounds.now().members(), 1);
     }

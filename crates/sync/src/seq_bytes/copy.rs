@@ -116,8 +116,8 @@ mod wide {
             "the words hold the bytes"
         );
         let start = words.as_ptr().cast::<u8>().cast_mut().wrapping_add(at);
-        // SAFETY: as in `load`; writing behind the shared borrow is what `Word`, being atomic, allows.
-        // `bytes` is borrowed as memory that does not change, so it does not overlap `words`.
+        // SAFETY: as in `load`; writing behind the shared borrow is what `Word`, being atomic, allows. `bytes` is
+        // borrowed as immutable memory, so it does not overlap `words`.
         unsafe { copy(bytes.as_ptr(), start, bytes.len()) };
         true
     }

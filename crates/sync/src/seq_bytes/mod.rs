@@ -48,7 +48,7 @@ const WORD: usize = 8;
 /// Bytes that are copied at once where a block cannot be.
 const PIECE: usize = 4096;
 
-/// A block of bytes. Its length is a part of each reference to it.
+/// A block of bytes. Each reference includes the length of the block.
 #[repr(C)]
 pub struct SeqBytes {
     head: Head,
@@ -80,7 +80,7 @@ pub struct LockedBytes<'a> {
 }
 
 impl Head {
-    /// Of a block of `words` words, with one reference to it.
+    /// The head of a block of `words` words with one reference.
     fn new(words: usize) -> Head {
         Head {
             references: AtomicUsize::new(1),
@@ -92,7 +92,7 @@ impl Head {
     }
 }
 
-// A block may have any length, and none is empty for that.
+// Any length is valid for a block, so `is_empty` has no use.
 #[allow(clippy::len_without_is_empty)]
 impl SeqBytes {
     /// How many bytes the block has.
@@ -156,7 +156,7 @@ impl SeqBytes {
         copy::load(&self.words, at, buf);
     }
 
-    /// As [`load`](Self::load), with zeros for what the block has not.
+    /// The variant of [`load`](Self::load) that pads with zeros behind the end of the block.
     pub fn load_padded(&self, at: usize, buf: &mut [u8]) {
         let (bytes, behind) = buf.split_at_mut(self.len().saturating_sub(at).min(buf.len()));
         if !bytes.is_empty() {
@@ -222,7 +222,7 @@ impl LockedBytes<'_> {
     /// Replaces what is at `at` by `bytes`.
     ///
     /// # Panics
-    /// If they do not fit, or the block is frozen.
+    /// If `bytes` does not fit, or the block is frozen.
     #[inline]
     pub fn store(&mut self, at: usize, bytes: &[u8]) {
         assert!(!self.is_frozen(), "the bytes belong to others too");

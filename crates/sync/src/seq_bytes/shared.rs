@@ -17,7 +17,7 @@
 //! refers to any more, whole as they are.
 //!
 //! # Invariants
-//! - B1: a block is as long as its head says, from when it is made until it is freed, and its memory reaches as far;
+//! - B1: a block's length equals the length in its head during its whole life, and its memory is at least as large;
 //! - B2: it is freed, or put away, when its count of references comes to 0, by the thread that brought it there.
 //!
 //! # Ordering
@@ -84,7 +84,7 @@ impl SharedBytes {
     /// A block of `len` bytes, rounded up to whole words: zeros but for `bytes`, which begin at `at`.
     ///
     /// # Panics
-    /// If they do not fit, or `len` is above [`LEN_MAX`](Self::LEN_MAX).
+    /// If `bytes` does not fit, or `len` is above [`LEN_MAX`](Self::LEN_MAX).
     pub fn with(len: usize, at: usize, bytes: &[u8]) -> SharedBytes {
         SharedBytes::made(len, |block| block.fill(at, bytes))
     }
@@ -117,7 +117,7 @@ impl SharedBytes {
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether there is no other reference. Each thread that had one has done with the block.
+    /// Whether there is no other reference. If so, threads with former references are done with the block.
     #[inline]
     fn is_only(&self) -> bool {
         // Relaxed: the fence orders it.
@@ -149,7 +149,7 @@ impl Deref for SharedBytes {
 
 impl Clone for SharedBytes {
     fn clone(&self) -> Self {
-        // Relaxed: a new reference is made of one that is there, and passed on by other means.
+        // Relaxed: the new reference derives from an existing one, and is passed on by other means.
         self.head().references.fetch_add(1, Ordering::Relaxed);
         SharedBytes(self.0)
     }
@@ -220,7 +220,8 @@ impl Unused {
 impl Drop for Unused {
     fn drop(&mut self) {
         let (kind, before) = memory(self.len() / WORD);
-        // SAFETY: made by `new`, so its memory is of this kind and begins so much before it; nobody refers to it (B2).
+        // SAFETY: `new` made the block, so its memory is of this kind and begins `before` bytes earlier; no reference
+        // is left (B2).
         unsafe {
             block(self.0).drop_in_place();
             kind.free(self.0.cast::<u8>().sub(before));

@@ -1,7 +1,7 @@
 //! Spin locks: a value for a few instructions at a time, by threads that do not sleep for it.
 //!
 //! # Theory
-//! [`SpinLock`] is the value and its guard. What the waiters do is up to a [`RawSpinLock`]: [`Ttas`], which the product
+//! [`SpinLock`] is the value and its guard. A [`RawSpinLock`] decides how threads wait: [`Ttas`], which the product
 //! uses where threads of one CPU meet ([`crate::percpu::Pool`]). The others (tickets, queues) are in the crate
 //! `lock-zoo`, which compares them.
 //!
@@ -20,7 +20,7 @@ pub use ttas::Ttas;
 pub trait RawSpinLock: Default + Send + Sync {
     /// Its name in reports.
     const NAME: &'static str;
-    /// What an acquisition must remember until it is released: nothing, or a queue node.
+    /// The state of an acquisition until its release: none, or a queue node.
     type Token;
 
     /// Waits for the lock.

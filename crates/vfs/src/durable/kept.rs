@@ -50,7 +50,7 @@ pub(super) struct Lent {
     /// The chunk's number in the file that receives it.
     pub(super) chunk: u64,
     pub(super) held: Held,
-    /// Pages that are not in memory, and pages that have changed.
+    /// Absent pages and dirty pages.
     pub(super) absent: u16,
     pub(super) dirty: u16,
 }

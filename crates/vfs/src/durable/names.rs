@@ -16,10 +16,11 @@
 //! again finds it. From time to time all reference counts are made exact, and unused inodes apart are forgotten. A
 //! directory is forgotten only after its names have left.
 //!
-//! The hand of a clock goes round the directories with names in memory. When a whole round brings too little, there is a checkpoint, so
-//! that more is in the tree; if that does not help either, what is in memory is in use, and the limit is exceeded. Then observers are
-//! asked for what stands apart ([`Observer::memory_is_short`](crate::Observer::memory_is_short)): most of it is remembered by a kernel, and not used. There is another
-//! round when they have given up as much as makes a difference, or when there is notably more.
+//! The hand of a clock goes round the directories with names in memory. When a whole round brings too little, there is
+//! a checkpoint, so that more is in the tree; if that does not help either, what is in memory is in use, and the limit
+//! is exceeded. Then observers are asked for what stands apart
+//! ([`Observer::memory_is_short`](crate::Observer::memory_is_short)): most of it is remembered by a kernel, and not
+//! used. The next round comes when observers have given up a notable share, or when memory use has grown notably.
 //!
 //! *Thrashing.* A directory whose names take more than their part of the limit would leave after each call and be loaded whole by the
 //! next. So where such a directory is loaded soon after its names left, they stay in memory until the names of many other
@@ -51,7 +52,7 @@ const PARTS: usize = 512;
 const RUN: u64 = 64;
 /// ... so many, which numbers that follow each other take in turn.
 const TURNS: u64 = 8;
-/// Of so many directories the names leave between two looks at the limit.
+/// Directories whose names leave between two checks of the limit.
 const AT_ONCE: usize = 32;
 /// So many inodes that are apart are looked at between two such looks.
 const LOOKS: usize = 1 << 14;
@@ -76,14 +77,14 @@ pub(super) struct NameSet {
     standing: AtomicU64,
     /// There may be too much. *Atomic (stands alone).*
     is_over: AtomicBool,
-    /// There is nothing to do below so many bytes. *Atomic (stands alone).*
+    /// Below this many bytes eviction has no work. *Atomic (stands alone).*
     threshold: AtomicU64,
     /// Inodes that observers have given up since then. *Atomic (stands alone).*
     forgotten: AtomicU64,
     /// Directories with names in memory. *Each protected by its mutex.*
     /// *In an Arc: a thread that counts a reference to an inode may free dead ones, which it must not under this mutex.*
     directories: Vec<CachePadded<Mutex<ByNumber>>>,
-    /// Inodes to which names lead that are not in memory. *Protected by its mutex; in an Arc as above.*
+    /// Inodes without a name in memory. *Protected by its mutex; in an Arc as above.*
     apart: Mutex<BTreeMap<u64, Apart>>,
     /// How many directories' names have left. *Atomic (stands alone).*
     departures: AtomicU64,

@@ -71,7 +71,7 @@ pub(crate) struct Stored {
     /// The list on which it is because of its access time. *Atomic (stands alone).*
     touched_at: AtomicUsize,
     _who_lists: Gap<40>,
-    /// All pages from this index on are dirty as well. *Atomic (stands alone); written under `changed`.*
+    /// All pages from this index on are dirty. *Atomic (stands alone); written under `changed`.*
     marked_from: AtomicU64,
     pub(super) changed: Mutex<Changed>,
 }

@@ -43,8 +43,8 @@ impl File {
         OpenOptions::new().read(true).write(true).create(true).truncate(true).open(fs, path)
     }
 
-    /// The process and its descriptor for this file, for calls that have no method here. The descriptor is the file's;
-    /// a caller that closes it makes later calls fail with `EBADF`.
+    /// The process and the descriptor of this file, for calls without a method here. The descriptor is the file's; a
+    /// caller that closes it makes later calls fail with `EBADF`.
     pub fn descriptor(&self) -> (&Process, Fd) {
         (&self.0.process, self.0.fd)
     }

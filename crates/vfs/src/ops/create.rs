@@ -43,7 +43,7 @@ pub enum NewKind<'a> {
 }
 
 impl NewKind<'_> {
-    /// What overlay file systems mark removed names with. Any user may create one: it leads to no device.
+    /// What overlay file systems mark removed names with. Any user may create a whiteout: it leads to no device.
     pub(crate) const WHITEOUT: NewKind<'static> = NewKind::CharDevice(0);
 
     /// Whether it is a [`WHITEOUT`](Self::WHITEOUT).

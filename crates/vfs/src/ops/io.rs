@@ -73,7 +73,7 @@ impl InodeRef {
     /// The first stored byte at or after `offset`.
     ///
     /// # Errors
-    /// `ENXIO` when there is none; `EINVAL` or `EISDIR` for other types of files.
+    /// `ENXIO` behind the last data; `EINVAL` or `EISDIR` for other types of files.
     pub fn seek_data(&self, offset: u64) -> Result<u64, Errno> {
         let found = self.data()?.seek_data(offset);
         // Last: what left memory while we looked shows here.

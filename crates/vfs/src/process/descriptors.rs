@@ -301,8 +301,8 @@ impl Process {
         Ok(new)
     }
 
-    /// Tells a listing of open files what has got the descriptor `fd` besides others. If it is another file's by now, that
-    /// one is listed all the same.
+    /// Tells a listing of open files what has got the descriptor `fd` besides others. If the descriptor belongs to
+    /// another file by now, that file is listed instead.
     fn note_passing(&self, fd: Fd) {
         self.fs.mounts().processes().passed_on(|| self.file(fd).ok());
     }

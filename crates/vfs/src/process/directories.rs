@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 impl Process {
     /// Reads up to `most` further entries of the open directory; none mean its end.
     ///
-    /// An entry that is there from the first such call (after opening, or after seeking to 0) to the last is
-    /// read exactly once. One that comes or goes meanwhile may be read or not.
+    /// An entry that is there from the first such call (after opening, or after seeking to 0) to the last is read
+    /// exactly once. An entry that is added or removed meanwhile may be read or not.
     ///
     /// # Errors
     /// `EBADF`; `ENOTDIR`; `ENOENT` when the directory was removed.

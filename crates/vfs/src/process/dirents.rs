@@ -16,7 +16,7 @@ pub struct Dirent<'a> {
     pub ino: u64,
     /// The file type.
     pub file_type: FileType,
-    /// Where to go on after this entry, for [`Process::lseek`](super::Process::lseek).
+    /// The position behind this entry, for [`Process::lseek`](super::Process::lseek).
     pub position: u64,
 }
 

@@ -256,7 +256,7 @@ impl Process {
         file.inode().sync()
     }
 
-    /// As [`fsync`](Self::fsync), for data and what is needed to read it.
+    /// The [`fsync`](Self::fsync) of data and of the metadata needed to read it.
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync).
@@ -459,7 +459,7 @@ fn read_at_once(file: &OpenFile, offset: u64, buf: &mut [u8]) -> AtOnce<usize> {
 fn at_end(file: &OpenFile, len: usize) -> Result<bool, Errno> {
     let data = file.inode().data()?;
     let Some(position) = file.cursor.at_rest() else { return Ok(false) };
-    // It is still there when that is known: both hold at one moment.
+    // A second look at the position shows that both facts hold at one moment.
     if !data.ends_by(position) || file.cursor.at_rest() != Some(position) {
         return Ok(false);
     }

@@ -47,8 +47,8 @@ impl Process {
     }
 
     /// As [`fcntl_setlease`](Self::fcntl_setlease), a delegation (`F_SETDELEG`): it is broken by changes of the file's
-    /// attributes (extended ones included) and names, too, and whether others have the file open does not matter. On a directory it may only
-    /// be shared, and is broken by changes of its names.
+    /// attributes (extended ones included) and names, too, and whether others have the file open does not matter. A
+    /// delegation of a directory can only be shared, and is broken by changes of names in it.
     ///
     /// # Errors
     /// As [`fcntl_setlease`](Self::fcntl_setlease); `EINVAL` for an exclusive one on a directory.

@@ -57,7 +57,7 @@ impl LockNotes {
     /// Forgets `file`, whose ranges are locked and of which the process has no lock.
     pub(super) fn forget(&self, file: &Inode) {
         let (place, file) = self.place(file);
-        // SeqCst(note): as in note(). A place that others have too stays as it is.
+        // SeqCst(note): as in note(). A place that holds several files stays as it is.
         let _ = place.compare_exchange(file, FREE, Ordering::SeqCst, Ordering::SeqCst);
     }
 
@@ -69,9 +69,9 @@ impl LockNotes {
         noted == file || noted == SEVERAL
     }
 
-    /// Where `file` belongs, and what it is called there.
+    /// The place of `file` in the table, and its tag there.
     fn place(&self, file: &Inode) -> (&AtomicU64, u64) {
-        // By number, which does not change from run to run. Numbers in a row go to different lines.
+        // The hash uses the inode number, which is the same in each run. Numbers in a row go to different lines.
         let hash = fibonacci(file.ino() ^ file.dev().rotate_left(32));
         let (line, place) = ((hash >> 32) as usize % LINES, (hash >> 48) as usize % PLACES);
         (&self.0[line][place], ptr::from_ref(file).addr() as u64)

@@ -165,8 +165,8 @@ impl Process {
         }
     }
 
-    /// False if it has no lock of the file in this style for certain: then there is nothing to give up, and the
-    /// file's locks need not be looked at.
+    /// False if the process certainly has no lock of the file in this style: then the file's locks need not be
+    /// searched.
     fn may_own(&self, file: &OpenFile, style: Style) -> bool {
         match style {
             Style::Posix => self.lock_notes.has(file.inode()),

@@ -45,7 +45,7 @@ pub struct Process {
     /// Identity as an owner of POSIX locks. *Immutable.*
     id: u64,
     cred: Cred,
-    /// Tells the credentials of one login from those of others that happen to be equal. *Immutable.*
+    /// Distinguishes the credentials of one login from equal credentials of another. *Immutable.*
     login: u64,
     /// Permission bits that new files do not get. *Atomic (stands alone).*
     umask: AtomicU32,
@@ -69,7 +69,7 @@ enum Start {
     Open(Ref<OpenFile>),
 }
 
-/// What came of an attempt to act where a path ends.
+/// The outcome of an attempt to act at the end of a path.
 enum Acted<'p, R> {
     Done(R),
     /// Nothing: where that is.
@@ -212,7 +212,7 @@ impl Process {
                 let section = rcu::domain().read();
                 let start = self.place_of(&start, &section);
                 match namei.find(start, path, follow, &section) {
-                    // The look is in the section, so its names must be there before.
+                    // Names must be loaded before the section, because `look` runs inside it.
                     Ok(found) if found.inode.must_load() => {
                         namei.want(found.inode);
                     }
@@ -260,10 +260,12 @@ impl Process {
         }
     }
 
-    /// Walks up to the last component of `path` and does `act` there, in the section of the walk and without a reference. It
-    /// waits for nobody: where it would have to it does nothing, and the caller goes another way from where it was.
+    /// Walks up to the last component of `path` and does `act` there, in the section of the walk and without a
+    /// reference. It never waits: if `act` would have to wait, nothing changes, and the caller continues with
+    /// references from the directory that the walk reached.
     ///
-    /// What `act` changes is put down in `put_down`, which [began](Self::begin_at_once) before, or in none if that had to end.
+    /// Changes of `act` are recorded in `put_down`, which [began](Self::begin_at_once) before the walk, or in no
+    /// section if that had to end.
     #[inline]
     fn act_or_parent<'p, R>(
         &self,
@@ -317,8 +319,8 @@ impl Process {
         self.descriptors.borrow(fd, look)
     }
 
-    /// What `at_once` makes of the open file of `fd`, which is borrowed as for [`borrow`](Self::borrow); where it would have to
-    /// wait for others, what `waiting` does with a reference.
+    /// Runs `at_once` on the open file of `fd`, borrowed as for [`borrow`](Self::borrow); if that would have to wait,
+    /// runs `waiting` with a reference.
     ///
     /// # Errors
     /// `EBADF`, and those of both.

@@ -239,7 +239,8 @@ impl Process {
             return Err(if found.inode.is_dir() { Errno::EISDIR } else { Errno::ENOTDIR });
         }
         {
-            // A missing name is reported before a read-only mount. What cannot be removed is found with nothing locked.
+            // A missing name is reported before a read-only mount. A file that cannot be removed is found without a
+            // lock.
             let victim = dir.inode.look_up(name)?;
             dir.mount.check_writable()?;
             if let Err(error) = victim.check_removable(remove_dir) {

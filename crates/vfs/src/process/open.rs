@@ -13,7 +13,7 @@ use sluice_sync::Ref;
 use sluice_sync::rcu::Guard;
 use std::path::Path;
 
-/// What `open` finds at the end of a path.
+/// The file at the end of a path that `open` opens.
 enum OpenTarget {
     Existing(Location),
     Created(Location),
@@ -66,14 +66,14 @@ impl Process {
         }
     }
 
-    /// A description of a file that others may have found by now, after what is to be done to it first.
+    /// Opens a file that is already visible to others, after the preparations of [`make_ready`](Self::make_ready).
     fn describe_ready(&self, location: Location, flags: OpenFlags) -> Result<Ref<OpenFile>, Errno> {
         let file = self.describe(location, flags - OPENING_FLAGS)?;
         self.make_ready(&file, flags).inspect_err(|_| file.close())?;
         Ok(file)
     }
 
-    /// What is to be done to a file that is being opened.
+    /// Prepares a file for opening: breaks leases and truncates.
     fn make_ready(&self, file: &OpenFile, flags: OpenFlags) -> Result<(), Errno> {
         let inode = file.inode();
         self.break_for_open(file, flags)?;
@@ -183,7 +183,7 @@ impl Process {
                     created => Ok(OpenTarget::Created(Location::new(dir.mount, created?))),
                 }
             }
-            // What is wrong is said in the order of Linux.
+            // Errors are reported in the order of Linux.
             Err(_) => Err(WouldWait),
         }
     }

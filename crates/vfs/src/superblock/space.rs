@@ -16,7 +16,7 @@ impl Shared {
         self.take_units(bytes.div_ceil(UNIT))
     }
 
-    /// As [`charge`](Self::charge), for a caller that must not wait for others.
+    /// The variant of [`charge`](Self::charge) for a caller that must not wait.
     ///
     /// # Errors
     /// `ENOSPC`, also when there is space that is given back later.
@@ -55,7 +55,7 @@ impl Shared {
         ask_machine(passed, units, UNIT).inspect_err(|_| self.space.give(units))
     }
 
-    /// What `take` returns, which asks for memory; once more if there was none, after all that can be has been given back.
+    /// Calls `take`, which asks for memory; if memory is short, frees all that can be freed and calls it again.
     pub(super) fn try_after_making_room<T>(&self, take: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         take().or_else(|error| {
             if !memory::is_short() {
@@ -95,7 +95,7 @@ pub(super) fn ask_machine(passed: u64, taken: u64, unit_bytes: u64) -> Result<()
     }
 }
 
-/// What `bytes` count for, in bytes, where space is counted in units.
+/// `bytes` rounded up to whole units of space.
 pub(crate) fn charged(bytes: u64) -> u64 {
     bytes.div_ceil(UNIT) * UNIT
 }

@@ -1,7 +1,7 @@
 //! Crash: what would be left of a file system if the power failed now.
 //!
 //! # Theory
-//! What a program may rely on is what POSIX says of `fsync`, as journalling file systems keep it:
+//! A program may rely on the guarantees of `fsync` in POSIX, as journalling file systems keep them:
 //! - after `fsync` of a file (`fdatasync`, and a write with `O_SYNC`, count as one) its contents, its attributes and its names are there;
 //! - after `fsync` of a directory: its attributes, its own name, and earlier changes of names in it;
 //! - after `sync` and `syncfs` all is;

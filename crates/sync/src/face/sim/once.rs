@@ -46,7 +46,7 @@ impl<T> OnceLock<T> {
         self.value.into_inner()
     }
 
-    /// The value, which `make` makes if it is not there yet.
+    /// The value, which `make` creates at the first call.
     #[track_caller]
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         match self.get() {

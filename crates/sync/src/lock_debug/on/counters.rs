@@ -181,12 +181,12 @@ pub(super) fn held(class: u32, time: Duration) {
     own(class).hold.count(time);
 }
 
-/// Forgets what was counted until now, in all threads.
+/// Resets the statistics of all threads.
 pub fn reset_lock_stats() {
     ERA.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What was counted since the last reset, by class: classes that were never taken are left out.
+/// Statistics since the last reset, by class; classes that were never taken are left out.
 pub fn lock_stats() -> Vec<ClassStats> {
     let names = registry::names();
     let classes = names.into_iter().enumerate().map(|(class, name)| merge(class, name));

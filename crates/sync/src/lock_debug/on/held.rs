@@ -13,7 +13,7 @@ pub(super) struct HeldLock {
     pub(super) ask: Ask,
     /// Its address.
     pub(super) lock: usize,
-    /// The thread may have waited for it, so that there are edges to it from everything below.
+    /// The thread may have waited for this lock, so edges lead to it from all locks below.
     pub(super) waits: bool,
     /// Where it was taken.
     pub(super) site: &'static Location<'static>,

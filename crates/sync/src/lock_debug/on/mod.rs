@@ -8,8 +8,8 @@
 //!            push on the thread's stack                                (held)
 //!   unlock:  pop; clock, count the time held
 //! ```
-//! The check comes before the wait, so a deadlock is reported by the thread that would complete it. What this module
-//! keeps is `std`'s memory, not the face's: the machine does not charge it.
+//! The check comes before the wait, so a deadlock is reported by the thread that would complete it. This module uses
+//! `std`'s memory, not the face's: the machine does not charge it.
 
 mod counters;
 mod held;
@@ -66,7 +66,7 @@ pub(crate) enum Watch {
     Class(&'static LockClass),
     /// To those that were made here.
     Place(&'static Location<'static>),
-    /// To none: it is a part of another lock, which is watched.
+    /// No class: the lock is a part of another lock, which is watched.
     Part,
 }
 
@@ -117,7 +117,7 @@ impl Watch {
         (got, Held(held::push(HeldLock { since: Some(Instant::now()), ..entry })))
     }
 
-    /// Says that the lock will be taken, and may have to be waited for.
+    /// Announces that the thread will take the lock, perhaps after a wait.
     #[inline]
     #[track_caller]
     pub(crate) fn about_to_lock(&self, ask: Ask) {
@@ -173,7 +173,7 @@ impl Watch {
     }
 }
 
-/// What was written to standard error: each finding is written once. *protected by itself*
+/// Findings that were written to standard error, each once. *protected by itself*
 static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Says what is wrong: by a panic where tests run, else on standard error.

@@ -10,7 +10,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// How many classes are watched; those after are not.
+/// Number of watched classes; further classes are not watched.
 pub(super) const CLASSES_MAX: usize = 256;
 /// Places of the table: twice as many as classes, so that probes stay short.
 const PLACES: usize = 2 * CLASSES_MAX;
