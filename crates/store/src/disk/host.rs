@@ -11,12 +11,14 @@ use super::{Disk, DiskFile};
 use crate::StoreError;
 use rustix::fs::{Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstatvfs, openat};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
-use sluice_sync::{Arc, OnceLock};
+use sluice_sync::{Arc, LockClass, Mutex, OnceLock};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+static FLUSH: LockClass = LockClass::new("store.disk.flush");
 
 /// A store's directory has at most some hundred files of this size written at once.
 const ZEROS: usize = 1 << 20;
@@ -38,13 +40,16 @@ const ALIGNED: usize = 4096;
 #[derive(Debug)]
 struct HostFile {
     file: File,
+    /// Whether a flush has failed. Linux reports a lost write to one flush of a descriptor, so all later flushes fail, too. Held
+    /// across each flush: another thread's flush may get the error of this thread's write. *Protected by its mutex.*
+    has_lost: Mutex<bool>,
     /// The file once more, past the page cache; none where that cannot be. *Immutable once set.*
     direct: OnceLock<Option<File>>,
 }
 
 impl HostFile {
     fn new(file: File) -> HostFile {
-        HostFile { file, direct: OnceLock::new() }
+        HostFile { file, has_lost: Mutex::with_class(&FLUSH, false), direct: OnceLock::new() }
     }
 
     fn direct(&self) -> Option<&File> {
@@ -150,6 +155,17 @@ fn holder(file: &File) -> Option<u32> {
     holders.next()
 }
 
+/// Does `flush`, unless one has failed before.
+fn flush_once(has_lost: &Mutex<bool>, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let mut has_lost = has_lost.lock();
+    if *has_lost {
+        return Err(io::Error::other(
+            "an earlier flush of this file failed, and a retry cannot tell what was lost",
+        ));
+    }
+    flush().inspect_err(|_| *has_lost = true)
+}
+
 impl Disk for HostDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         Ok(super::shared(HostFile::new(self.open_at(name, OFlags::empty())?)))
@@ -231,7 +247,7 @@ impl DiskFile for HostFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        flush_once(&self.has_lost, || self.file.sync_data())
     }
 
     fn write_through(&self, buf: &[u8], offset: u64) -> io::Result<()> {
@@ -264,6 +280,16 @@ impl DiskFile for HostFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lost_write_is_reported_to_every_flush_and_not_to_one_alone() {
+        // The kernel's rule: an error is told once for each descriptor.
+        let mut told = vec![Ok(()), Err(io::ErrorKind::StorageFull.into())];
+        let mut flush = || told.pop().unwrap_or(Ok(()));
+        let has_lost = Mutex::new(false);
+        assert!(flush_once(&has_lost, &mut flush).is_err());
+        assert!(flush_once(&has_lost, &mut flush).is_err());
+    }
 
     #[test]
     fn what_is_written_through_is_there_wherever_it_begins_and_ends() {
