@@ -15,7 +15,8 @@
 
 use super::InFlight;
 use crate::abi::InHeader;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use sluice_sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs;
 
 /// The number of changes, and of threads that made earlier ones, that are remembered.
@@ -30,13 +31,15 @@ pub(super) struct Changes {
     unsynced: HashMap<u64, u64>,
     /// In the order in which they were answered, those after which nothing was made durable.
     recent: VecDeque<AnsweredChange>,
-    /// Threads with changes that are not remembered one by one, each with the count at its last such change.
-    earlier: HashMap<u32, u64>,
+    /// Processes with changes that are not remembered one by one, each with the count at its last such change.
+    earlier: BTreeMap<Arc<CallingProcess>, u64>,
+    /// The process of each thread that changed something since everything was durable: a thread may end before its process does.
+    callers: HashMap<u32, Option<Arc<CallingProcess>>>,
     /// The count up to which they are not remembered, and the one up to which they are durable.
     forgotten: u64,
     durable: u64,
     /// Processes that are to be told.
-    untold: BTreeSet<CallingProcess>,
+    untold: BTreeSet<Arc<CallingProcess>>,
 }
 
 /// One that was answered.
@@ -46,8 +49,8 @@ struct AnsweredChange {
     /// The counts when it was made, and when it was answered.
     made: u64,
     answered: u64,
-    /// The thread that asked for it.
-    thread: u32,
+    /// The process that asked for it, if the mount can see it.
+    caller: Option<Arc<CallingProcess>>,
 }
 
 /// A request that is under way when the server changes.
@@ -84,6 +87,10 @@ impl CallingProcess {
         let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.to_string();
         Some(CallingProcess { id, started })
     }
+
+    fn lives(&self) -> bool {
+        CallingProcess::of(self.id).as_ref() == Some(self)
+    }
 }
 
 impl Changes {
@@ -113,27 +120,33 @@ impl Changes {
             if self.recent.len() == RECENT_MAX
                 && let Some(first) = self.recent.pop_front()
             {
-                self.remember_thread(&first);
+                self.remember_caller(first);
             }
-            self.recent.push_back(AnsweredChange { number, made, answered, thread });
+            // While its request is answered the thread is there. Of a mount in another namespace of processes it is 0.
+            let caller = self
+                .callers
+                .entry(thread)
+                .or_insert_with(|| CallingProcess::of(thread).map(Arc::new))
+                .clone();
+            self.recent.push_back(AnsweredChange { number, made, answered, caller });
         }
     }
 
-    /// Of a change that is not remembered, keeps the thread. With as many threads as remembered changes, dead threads are dropped.
-    fn remember_thread(&mut self, change: &AnsweredChange) {
+    /// Of a change that is not remembered any more, keeps the process. When these are many, dead processes are dropped.
+    fn remember_caller(&mut self, change: AnsweredChange) {
         self.forgotten = change.answered;
-        if change.thread == 0 {
-            return;
+        let Some(caller) = change.caller else { return };
+        if self.earlier.len() >= RECENT_MAX && !self.earlier.contains_key(&caller) {
+            self.earlier.retain(|process, _| process.lives());
         }
-        if self.earlier.len() >= RECENT_MAX && !self.earlier.contains_key(&change.thread) {
-            self.earlier.retain(|thread, _| CallingProcess::of(*thread).is_some());
-        }
-        self.earlier.insert(change.thread, change.answered);
+        self.earlier.insert(caller, change.answered);
     }
 
     /// Those up to this count are durable.
     pub(super) fn synced(&mut self, count: u64) {
         self.earlier.retain(|_, last| *last > count);
+        // Another thread may get a number.
+        self.callers.clear();
         self.unsynced.retain(|_, last| *last > count);
         while self.recent.front().is_some_and(|change| change.answered <= count) {
             self.recent.pop_front();
@@ -161,13 +174,14 @@ impl Changes {
         let kept = self.recent.iter().take_while(|change| durable >= self.forgotten && is_kept(change));
         // All up to this count is there.
         let kept = kept.last().map_or(durable, |change| change.answered);
-        let lost = self.recent.iter().filter(|change| !is_kept(change)).map(|change| change.thread);
-        // Of a thread's changes that are not remembered the last one counts: a loss is told once too often rather than not at all.
-        let earlier = self.earlier.drain().filter(|(_, last)| *last > durable).map(|(thread, _)| thread);
-        // 0 is a thread that the mount cannot see.
-        let threads: BTreeSet<_> = lost.filter(|thread| *thread != 0).chain(earlier).collect();
-        self.untold.retain(|process| CallingProcess::of(process.id).as_ref() == Some(process));
-        self.untold.extend(threads.into_iter().filter_map(CallingProcess::of));
+        let lost =
+            self.recent.iter().filter(|change| !is_kept(change)).filter_map(|change| change.caller.clone());
+        self.untold.extend(lost);
+        // Of changes that are not remembered a process's last one counts: a loss is told once too often rather than not at all.
+        let earlier = std::mem::take(&mut self.earlier).into_iter().filter(|(_, last)| *last > durable);
+        self.untold.extend(earlier.map(|(process, _)| process));
+        self.untold.retain(|process| process.lives());
+        self.callers.clear();
         // What this server executes may be lost with it, too.
         self.recent.retain(|change| behind.contains(&change.number));
         let settled = self.recent.front().map_or(self.count, |change| change.answered - 1);
@@ -257,6 +271,20 @@ mod tests {
         assert!(changes.taken_over(&[1].into(), &[under_way(2, 1, true)]).is_empty());
         assert!(!changes.take_untold(own));
         assert_eq!(changes.taken_over(&BTreeSet::new(), &[]), [2]);
+        assert!(changes.take_untold(own));
+    }
+
+    #[test]
+    fn a_process_is_told_of_changes_of_a_thread_that_has_ended() {
+        let own = process::id();
+        let mut changes = Changes::default();
+        let change = |changes: &mut Changes| {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+            assert_ne!(thread, own);
+            changes.answered(&of(1), [Some(1), None], 0, &[thread]);
+        };
+        sluice_sync::thread::scope(|scope| scope.spawn(|| change(&mut changes)).join().expect("no panic"));
+        changes.taken_over(&BTreeSet::new(), &[]);
         assert!(changes.take_untold(own));
     }
 
