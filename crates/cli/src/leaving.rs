@@ -22,7 +22,7 @@ pub(crate) fn server_of(dir: &Path) -> Option<u32> {
 
 /// The server of a mount that is to be unmounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum MountServer {
     /// This process.
     Process(u32),
     /// A process that is not seen from here.
@@ -32,28 +32,28 @@ pub(crate) enum Server {
 }
 
 /// The server of the mount on `dir`.
-pub(crate) fn server_before_unmount(dir: &Path) -> Server {
+pub(crate) fn server_before_unmount(dir: &Path) -> MountServer {
     match (server_of(dir), rustix::fs::statfs(dir)) {
-        (Some(server), _) => Server::Process(server),
-        (None, Err(rustix::io::Errno::NOTCONN)) => Server::Dead,
-        (None, _) => Server::Elsewhere,
+        (Some(server), _) => MountServer::Process(server),
+        (None, Err(rustix::io::Errno::NOTCONN)) => MountServer::Dead,
+        (None, _) => MountServer::Elsewhere,
     }
 }
 
 /// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
 /// Another node of a cluster may have the store for as long as it likes.
-pub(crate) fn await_end(store: &Path, server: Server) {
+pub(crate) fn await_end(store: &Path, server: MountServer) {
     let bucket = bucket::at(store).unwrap_or_default();
     let is_meant = |user: u32| match server {
-        Server::Process(server) => server == user,
-        Server::Elsewhere => true,
-        Server::Dead => false,
+        MountServer::Process(server) => server == user,
+        MountServer::Elsewhere => true,
+        MountServer::Dead => false,
     };
     // A process that has ended holds nothing.
     let may_hold = || match server {
-        Server::Process(server) => Path::new(&format!("/proc/{server}")).exists(),
-        Server::Elsewhere => true,
-        Server::Dead => false,
+        MountServer::Process(server) => Path::new(&format!("/proc/{server}")).exists(),
+        MountServer::Elsewhere => true,
+        MountServer::Dead => false,
     };
     let is_used = || match &bucket {
         Some(bucket) => {
@@ -139,8 +139,8 @@ mod tests {
         let store = Superblock::create(&dir, Options::default()).unwrap();
         let began = Instant::now();
         // Another process, this one, has the store.
-        await_end(&dir, Server::Dead);
-        await_end(&dir, Server::Process(u32::MAX));
+        await_end(&dir, MountServer::Dead);
+        await_end(&dir, MountServer::Process(u32::MAX));
         assert!(began.elapsed() < PATIENCE);
         store.close().unwrap();
         std::fs::remove_dir_all(dir).unwrap();

@@ -6,6 +6,7 @@ use harness::{Cluster, eventually};
 use rustix::fs::FlockOperation;
 use sluice_cluster::Role;
 use sluice_dlm::{ClusterCa, Secure};
+use sluice_fuse::control;
 use sluice_vfs::{Options, Superblock};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -57,6 +58,21 @@ fn a_node_that_cannot_open_the_store_says_why_until_it_can() {
     works.store(true, Ordering::SeqCst);
     eventually("it serves", || cluster.role(node) == Role::Owner);
     assert_eq!(cluster.node(node).status().failure, None);
+    cluster.finish();
+}
+
+#[test]
+fn an_order_to_a_guest_names_the_owner_and_the_owner_takes_it() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let (a, b) = (cluster.join(), cluster.join());
+    fs::create_dir(cluster.path(b, "d")).expect("made");
+    let clone = |node, to| control::clone_tree(&cluster.path(node, "d"), &cluster.path(node, to));
+    let refused = clone(b, "copy").expect_err("it is a guest").to_string();
+    assert!(refused.contains("owner's mount"), "{refused}");
+    let taken = control::take_snapshot(&cluster.path(b, ""), "s".as_ref());
+    assert!(taken.expect_err("it is a guest").to_string().contains("owner's mount"));
+    clone(a, "copy").expect("it is the owner");
+    assert!(cluster.path(b, "copy").is_dir());
     cluster.finish();
 }
 

@@ -7,7 +7,7 @@ use crate::connection::Connection;
 use crate::lock_class::SERVING;
 use rustix::event::{PollFd, PollFlags, poll};
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
 use sluice_vfs::{Cred, Errno, FileInUse, Holder, NAME_MAX, SNAPSHOTS, StoreContent, Superblock};
 use std::fmt::Write as _;
@@ -153,6 +153,8 @@ impl ControlShared {
     }
 }
 
+/// How long the rest of a refused order is read.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 /// The pause after a client could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
@@ -171,14 +173,30 @@ fn answer(mut stream: UnixStream, with: &Respond) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     if !is_trusted(&stream)? {
-        return stream.write_all(b"only root and the user who serves the mount may ask\n");
+        stream.write_all(b"only root and the user who serves the mount may ask\n")?;
+        return drain(stream);
     }
     let question = read_line(&mut stream)?;
     match question.as_slice() {
         b"namespace" => stream.write_all(format!("{OK}{}", pid_namespace()).as_bytes()),
         b"server" => stream.write_all(format!("{OK}{}", std::process::id()).as_bytes()),
         question => with(question, &mut stream),
+    }?;
+    drain(stream)
+}
+
+/// Reads the rest of an order that was refused: closing a socket with unread bytes resets it, and the client loses the answer.
+fn drain(mut stream: UnixStream) -> io::Result<()> {
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let end = Instant::now() + DRAIN_PATIENCE;
+    let mut rest = [0; 4096];
+    while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        stream.set_read_timeout(Some(left))?;
+        if stream.read(&mut rest)? == 0 {
+            break;
+        }
     }
+    Ok(())
 }
 
 /// Answers a question about `connection`.

@@ -54,7 +54,7 @@ impl Relay {
             let server = relay.state.lock().server.clone();
             match server {
                 Some(Server::Local(guest)) => guest.respond(question, stream),
-                _ => stream.write_all(b"another node serves this mount: ask there\n"),
+                _ => stream.write_all(b"another node of the cluster serves this mount: give this order on the owner's mount (`sluice cluster status` names it)\n"),
             }
         };
         let server = control::Server::start_with(self.0.number, Box::new(respond));
