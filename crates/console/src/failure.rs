@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sluice_vfs::Errno;
 use std::fmt;
 
-/// An error of the lab. Its text is one line and says what to do where that is known.
+/// An error of the lab. Its text is one line and names the remedy where that is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
     /// The request itself is wrong; asking again will not help.
@@ -17,7 +17,7 @@ pub enum Failure {
     Interrupted,
 }
 
-/// What every use of a mount says whose server has ended.
+/// The error of every call on a mount whose server has ended.
 const DEAD_MOUNT: &str = "the server of this mount has ended: remove the mount with `sluice umount`";
 
 /// What the lab's functions return.

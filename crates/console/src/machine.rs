@@ -148,7 +148,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// What the CPUs numbered `cpus` have spent up to now; `None` when the system does not tell.
+    /// The time that the CPUs numbered `cpus` have spent up to now; `None` when the system does not tell.
     pub fn now(cpus: &[usize]) -> Option<CpuTime> {
         CpuTime::parse(&fs::read_to_string("/proc/stat").ok()?, cpus)
     }

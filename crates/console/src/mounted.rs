@@ -23,14 +23,14 @@ pub struct Mounted {
     _dir: PrivateDir, // holds the mount point; dropped last
 }
 
-/// What the serving process says once its mount answers.
+/// The message of the serving process once its mount answers.
 pub const READY: &str = "ready";
 
 impl Mounted {
     /// Mounts a fresh RAM file system, with the further `options` of `sluice mount`, in a private directory.
     ///
     /// # Errors
-    /// What the serving process says when it cannot mount, with the cure where it knows one.
+    /// The error of the serving process when it cannot mount, with the cure if known.
     pub fn start(program: &Path, options: &[&OsStr]) -> Result<Mounted> {
         Mounted::start_on(program, None, options)
     }
@@ -96,7 +96,7 @@ impl Mounted {
         if status.success() {
             return Ok(());
         }
-        // Nothing is there any more unless it was killed.
+        // The mount point is already free unless the server was killed.
         let _ = sluice_fuse::unmount_at(&self.point, Users::LetFinish);
         Err(Failure::Failed(
             last_words(&mut self.child).unwrap_or_else(|| format!("the mount's server: {status}")),

@@ -28,7 +28,7 @@ impl Output {
         self.write_all(bytes).and_then(|()| self.flush()).context(|| "cannot write to standard output")
     }
 
-    /// What `outcome` is worth when it ended because nobody read any more: nothing is wrong then.
+    /// The value of `outcome`, except that a run is successful if it ended because its reader had gone.
     pub fn forgive(&self, outcome: Result<()>) -> Result<()> {
         if self.gone { Ok(()) } else { outcome }
     }

@@ -18,7 +18,7 @@ impl PrivateDir {
     /// Creates a directory with a new name below `parent`.
     ///
     /// # Errors
-    /// When `parent` does not exist or cannot be written to.
+    /// When `parent` does not exist or is not writable.
     pub fn below(parent: &Path) -> Result<PrivateDir> {
         let parent = parent.canonicalize().context(|| parent.display().to_string())?;
         loop {

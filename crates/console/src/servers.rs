@@ -75,7 +75,7 @@ impl ServerProcess {
             )?);
         }
         for server in &mut servers {
-            // It answers this only when it has a leader.
+            // The server answers `true` only when it has a leader.
             server.await_answer("/health", |answer| answer.contains("true"))?;
         }
         Ok(servers)
@@ -134,7 +134,7 @@ impl ServerProcess {
         let limit = Instant::now() + START_LIMIT;
         loop {
             let is_answered = ask(&self.url, path).is_ok_and(|answer| is_right(&answer));
-            // What answers at the port of one that has ended is another's.
+            // The answer at the port of a server that has ended comes from another program.
             if let Some(status) = self.child.try_wait()? {
                 return Err(Failure::Failed(format!("the server at {} ended early: {status}", self.url)));
             }
@@ -157,7 +157,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// What `start`, which is told the number of the attempt, has started in one of some attempts.
+/// The result of `start`, which gets the number of the attempt, in the first successful attempt.
 fn started<T>(start: impl Fn(usize) -> Result<T>) -> Result<T> {
     (1..ATTEMPTS).fold(start(0), |outcome, attempt| outcome.or_else(|_| start(attempt)))
 }
@@ -169,14 +169,14 @@ fn find(name: &str, other: &Path) -> Option<PathBuf> {
     places.find(|program| program.is_file())
 }
 
-/// So many ports that nobody listens at now, all different.
+/// As many ports as `count` without a listener, all different.
 fn free(address: IpAddr, count: usize) -> Result<Vec<SocketAddr>> {
     let listeners: Vec<_> =
         (0..count).map(|_| TcpListener::bind((address, 0))).collect::<std::io::Result<_>>()?;
     Ok(listeners.iter().map(TcpListener::local_addr).collect::<std::io::Result<_>>()?)
 }
 
-/// What a server says to GET, with its head.
+/// The answer of a server to GET, with its head.
 fn ask(url: &str, path: &str) -> std::io::Result<String> {
     let mut connection = TcpStream::connect(url.trim_start_matches("http://"))?;
     connection.set_read_timeout(Some(START_LIMIT))?;

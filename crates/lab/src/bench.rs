@@ -282,7 +282,7 @@ impl BenchSession<'_> {
         }
     }
 
-    /// Of the first and the last of so many CPUs, where a run on them begins.
+    /// Measures the distance between the first and the last of `cpus` CPUs, before and after a run on them.
     fn measure_distance(&mut self, cpus: usize) {
         if let Some([first, .., last]) = self.cpus.get(..cpus) {
             self.distances.extend(distance::between(*first, *last));
@@ -324,7 +324,7 @@ impl BenchSession<'_> {
     }
 }
 
-/// CPU counts when none are asked for: one, and as many as all the targets have.
+/// The default CPU counts: one, and the largest count that all targets have.
 ///
 /// # Errors
 /// [`Failure::Usage`] for a machine that nobody knows.

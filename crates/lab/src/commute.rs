@@ -33,7 +33,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// All cases, or those of one pair of calls.
+    /// All cases, or the cases of one pair of calls.
     ///
     /// # Errors
     /// [`Failure::Usage`] for a call that there is not.
@@ -87,7 +87,7 @@ mod tests {
     const STEP: usize = 29;
     /// The conflicts of the sample that are known. It only ever gets shorter.
     const KNOWN: &str = include_str!("commute/known.txt");
-    /// Those that there are over a store besides, likewise.
+    /// The further known conflicts over a store; this list only gets shorter, too.
     const KNOWN_OVER_A_STORE: &str = include_str!("commute/known_over_a_store.txt");
 
     #[test]

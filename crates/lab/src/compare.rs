@@ -2,14 +2,14 @@
 //!
 //! # Theory
 //! Rows belong together when workload, target, variant, CPUs and tasks are the same. Two builds are best measured in
-//! turn, A B A B, each one's lines appended to a file of its own: then the drift of the machine is in the noise and not in
-//! the difference. The runs of one process share where its memory happened to lie, which by itself makes two
+//! turn, A B A B, each one's lines appended to a file of its own: then the drift of the machine is in the noise and not
+//! in the difference. The runs of one process share where its memory happened to lie, which by itself makes two
 //! processes of one build differ; so of rows that are the same in all these, each counts as one run, its median.
-//! What counts as a difference is told in [`stats`](crate::stats).
+//! [`stats`](crate::stats) defines a difference.
 //!
 //! A row `dir:PATH` measures a file system of the host. Beside rows of this program it is a *control*: the program does not change
 //! it. If it moved in the direction of a row, and as far as the row's interval reaches, the machine explains the row, and no
-//! verdict is given. Of several controls the one that moved least counts. A control itself fails no comparison.
+//! verdict is given. Among several controls the least moved one counts. A control itself fails no comparison.
 
 use crate::row::Row;
 use crate::stats::{Interval, differ, ratio, ratio_interval};
@@ -101,7 +101,7 @@ impl RowPair {
 pub struct Comparison {
     /// Rows that are in both, in the order of the first.
     pub pairs: Vec<RowPair>,
-    /// Rows that are in one of them only, or have no rate, or one of 0.
+    /// Rows in one result only, or without a rate, or with a rate of 0.
     pub alone: usize,
 }
 
@@ -214,7 +214,7 @@ pub fn read(path: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What shows that nobody measured a row: nothing that is computed or printed from it later would make sense.
+/// The reason why a row cannot be a measurement: figures computed from it would make no sense.
 fn flaw(row: &Row) -> Option<&'static str> {
     let mut rates = row.rates.iter().chain(&row.ops_per_s);
     let mut names = [&row.workload, &row.target, &row.machine, &row.kernel].into_iter().chain(&row.variant);

@@ -1,9 +1,10 @@
 //! Distance: how long a cache line takes from one CPU to another.
 //!
 //! # Theory
-//! Two threads, each on its CPU, write a word in turn; half of a round is the time that the line takes. CPUs that share a cache
-//! are near, others several times as far (docs/measurements.md, section 24): then whatever two tasks share costs so much more. A host that runs virtual
-//! CPUs may move them meanwhile, and what was measured before is not to be compared with what was measured after.
+//! Two threads, each on its CPU, write a word in turn; half of a round is the time that the line takes. CPUs that share
+//! a cache are near, others several times as far (docs/measurements.md, section 24): then whatever two tasks share
+//! costs so much more. A host may move virtual CPUs meanwhile, and figures before and after the move must not be
+//! compared.
 
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::face::hint;
@@ -19,8 +20,8 @@ const LOOKS: u64 = 4096;
 /// Distances of which one is so many times the other are of different kinds.
 const OTHER_KIND: f64 = 3.0;
 
-/// Nanoseconds that a line takes from CPU `one` to CPU `other`. `None` if the caller may not use them, if they are the same, or
-/// busy.
+/// Nanoseconds that a line takes from CPU `one` to CPU `other`. `None` if the CPUs are equal or busy, or if the caller
+/// may not use them.
 pub fn between(one: usize, other: usize) -> Option<f64> {
     if one == other {
         return None;
@@ -44,7 +45,7 @@ pub fn between(one: usize, other: usize) -> Option<f64> {
     })
 }
 
-/// Waits until it is the turn `mine`. `None` if it does not come in [`PATIENCE`] from `begun` on.
+/// Waits until it is the turn `mine`. `None` if the turn does not come within [`PATIENCE`] of `begun`.
 #[inline]
 fn wait_for(turn: &AtomicU32, mine: u32, begun: Instant) -> Option<()> {
     let mut looks = 0_u64;
@@ -59,7 +60,8 @@ fn wait_for(turn: &AtomicU32, mine: u32, begun: Instant) -> Option<()> {
     Some(())
 }
 
-/// What is to be said of figures between which these distances were measured, in nanoseconds: nothing if they are of one kind.
+/// A warning about figures between which these distances, in nanoseconds, were measured; `None` if the distances are of
+/// one kind.
 pub fn warning(distances: &[f64]) -> Option<String> {
     let (nearest, farthest) =
         distances.iter().fold((f64::MAX, 0.0_f64), |(low, high), at| (low.min(*at), high.max(*at)));

@@ -53,7 +53,7 @@ pub fn subject(name: &str) -> String {
 /// Creates `files` files of `bytes` bytes in one directory of a new file system and measures. Call it in a fresh process.
 ///
 /// # Errors
-/// Those of creating the files, or when the system does not tell its memory.
+/// Errors of creating the files, or when the system does not tell its memory.
 pub fn measure(files: u64, bytes: usize) -> Result<Footprint> {
     measure_in(&Fs::new(), files, bytes)
 }

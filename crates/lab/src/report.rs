@@ -92,7 +92,7 @@ fn name(row: &Row) -> String {
     row.variant.as_ref().map_or_else(|| row.target.clone(), |variant| format!("{variant}, {}", row.target))
 }
 
-/// What was measured, where, and how it can be repeated.
+/// The measured objects, the machines, and the commands that repeat the measurement.
 fn facts(rows: &[Row]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for row in rows {

@@ -141,7 +141,7 @@ pub struct HotPlace {
     pub wait_cycles_per_op: f64,
 }
 
-/// What is the same in all rows of a benchmark.
+/// Facts common to all rows of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Origin {
     /// The computer.

@@ -97,7 +97,7 @@ pub fn of_rows(rows: &[Row]) -> String {
     text
 }
 
-/// What timing each operation would have cost the rates, had it not had a pass of its own.
+/// The slowdown by timing each operation, which a separate pass avoids.
 fn of_timing(rows: &[Row]) -> String {
     let slower = |row: &Row| Some(1.0 - row.timed_ops_per_s? / row.ops_per_s?);
     let costs: Vec<f64> = rows.iter().filter_map(slower).collect();

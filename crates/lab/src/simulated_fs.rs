@@ -11,7 +11,7 @@ use sluice_vfs_sim::{Options, Superblock};
 /// Bytes of a log.
 const LOG_SIZE: u64 = 1 << 30;
 
-/// What a file system of the library stands on.
+/// The storage below a file system of the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum On {
     /// Memory alone.

@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //! `/proc/TID/wchan` names the function of the kernel in which a thread, of this process or another, sleeps, past the
-//! scheduler and the lock's own functions: the caller of the lock. Looked up every few milliseconds, these names say what a
-//! foreign file system's tasks wait for, as the hottest lines do on a simulated machine. A task that runs, or would if it
-//! had a CPU, is in none. A look costs microseconds, so only a few tasks are looked at each time, in turn.
+//! scheduler and the lock's own functions: the caller of the lock. Looked up every few milliseconds, these names say
+//! what a foreign file system's tasks wait for, as the hottest lines do on a simulated machine. A task that runs or is
+//! runnable is in no such function. A look costs microseconds, so only a few tasks are looked at each time, in turn.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ impl SleepPlaces {
     pub fn look(&mut self) {
         for _ in 0..AT_ONCE.min(self.tasks.len()) {
             self.next = (self.next + 1) % self.tasks.len();
-            // A task that has ended has no name any more.
+            // A task that has ended has no file in `/proc`.
             let path = format!("/proc/{}/wchan", self.tasks[self.next]);
             if let Ok(place) = fs::read_to_string(path) {
                 self.count(&place);

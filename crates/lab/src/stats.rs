@@ -70,7 +70,8 @@ pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     middle((0..DRAWS).filter_map(|_| median(&chance.draw(values))).collect(), confidence)
 }
 
-/// What `after` is of `before`: the median of the pairs' ratios, or the ratio of the medians. `None` for no values.
+/// The ratio of `after` to `before`: the median of the pairs' ratios, or the ratio of the medians. `None` for no
+/// values.
 pub fn ratio(before: &[f64], after: &[f64]) -> Option<f64> {
     if are_pairs(before, after) {
         return median(&pair_ratios(before, after));
@@ -168,7 +169,7 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// As many of `values` as there are, with replacement.
+    /// A sample of the same size as `values`, with replacement.
     fn draw(&mut self, values: &[f64]) -> Vec<f64> {
         values.iter().map(|_| values[(self.next() % values.len() as u64) as usize]).collect()
     }

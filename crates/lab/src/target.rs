@@ -82,7 +82,7 @@ impl Meta {
     }
 }
 
-/// What a call returns: the error of the system call of the same name.
+/// The result of a call: the error of the system call of the same name.
 pub type CallResult<T> = std::result::Result<T, Errno>;
 
 /// The calls that one task makes. Not `Send`: they belong to the thread that asked for them.
@@ -97,7 +97,7 @@ pub trait Calls {
     fn pwrite(&mut self, file: Handle, data: &[u8], offset: u64) -> CallResult<usize>;
     /// Reads from the file's position on.
     fn read(&mut self, file: Handle, buf: &mut [u8]) -> CallResult<usize>;
-    /// Writes from the file's position on, or at its end where it was opened so.
+    /// Writes at the file's position, or at the file's end if opened for appending.
     fn write(&mut self, file: Handle, data: &[u8]) -> CallResult<usize>;
     /// Sets the file's position, counted from its start.
     fn lseek(&mut self, file: Handle, position: u64) -> CallResult<()>;
@@ -184,7 +184,7 @@ pub fn read_file(calls: &mut dyn Calls, path: &str) -> CallResult<Vec<u8>> {
 /// Creates the file `path` with the permission bits `mode` and `data` in it.
 ///
 /// # Errors
-/// Those of open, pwrite and close; `EIO` when a write stores nothing.
+/// Errors of open, pwrite and close; `EIO` when a write stores nothing.
 pub fn write_new_file(calls: &mut dyn Calls, path: &str, mode: u32, data: &[u8]) -> CallResult<()> {
     let file = calls.open(path, Open::New(mode))?;
     let written = write_all(calls, file, data, 0);
@@ -195,7 +195,7 @@ pub fn write_new_file(calls: &mut dyn Calls, path: &str, mode: u32, data: &[u8])
 /// Writes all of `data` from `offset` on.
 ///
 /// # Errors
-/// Those of pwrite; `EIO` when a write stores nothing.
+/// Errors of pwrite; `EIO` when a write stores nothing.
 pub fn write_all(calls: &mut dyn Calls, file: Handle, data: &[u8], offset: u64) -> CallResult<()> {
     let mut done = 0;
     while done < data.len() {

@@ -142,7 +142,7 @@ pub fn latencies() -> Histogram<u64> {
 /// Runs once.
 ///
 /// # Errors
-/// Those of the calls, a wrong result, or [`Failure::Interrupted`](sluice_console::failure::Failure::Interrupted).
+/// Errors of the calls, a wrong result, or [`Failure::Interrupted`](sluice_console::failure::Failure::Interrupted).
 pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome> {
     with_task(setting.target, |calls| {
         calls.mkdir(setting.dir)?;
@@ -163,8 +163,8 @@ pub fn timed_run(setting: &Setting<'_>, interrupt: &Interrupt) -> Result<Outcome
 
 /// The tasks of a run, whatever they are.
 trait Crew {
-    /// Waits until all have set up, and says by which numbers the kernel knows them. When one could not, all are told
-    /// to stop.
+    /// Waits until all have set up, and says by which numbers the kernel knows them. If one task failed to set up, all
+    /// tasks are told to stop.
     fn ready(&mut self) -> Result<Vec<u32>>;
 
     /// Lets all begin.

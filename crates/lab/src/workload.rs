@@ -52,7 +52,7 @@ pub trait Task {
     /// What is wrong.
     fn verify(&mut self, calls: &mut dyn Calls, target: &dyn Target) -> Result<()>;
 
-    /// Removes what the task has made, but for its directory. Not timed.
+    /// Removes all files of the task, except for its directory. Not timed.
     ///
     /// # Errors
     /// Those of its calls.
@@ -117,7 +117,7 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Workload>> {
 /// The workload called `name`, today or formerly.
 ///
 /// # Errors
-/// [`Failure::Usage`] with all the names when there is none.
+/// [`Failure::Usage`] with a list of all names if there is no such workload.
 pub fn find(name: &str) -> Result<&'static Workload> {
     let renamed = registry::FORMER_NAMES.iter().find(|(former, _)| *former == name);
     let name = renamed.map_or(name, |(_, today)| today);

@@ -127,7 +127,7 @@ fn pass(name: u32, go: u32, streak: u32) {
     waiter.go.store(go, Ordering::Release);
 }
 
-/// The first waiter of the owner's memory node. Those in front of it join the secondary queue.
+/// The first waiter of the owner's memory node. Waiters in front of it join the secondary queue.
 // Relaxed: sockets are published with the names (queue); the secondary queue is the owner's alone.
 fn local_successor(own: &QueueNode, next: u32) -> Option<u32> {
     let home = own.socket.load(Ordering::Relaxed);

@@ -118,7 +118,7 @@ impl<T: Send> CombiningLock<T> {
         }
     }
 
-    /// Has the task run. It must stay where it is until this returns; this does not unwind.
+    /// Has the task run. The task must stay in place until this function returns; this function does not unwind.
     fn run(&self, task: *mut (), call: unsafe fn(*mut (), *mut ())) {
         let token = take();
         let own = node(token.name);

@@ -1,8 +1,8 @@
 //! `sluice-lock-zoo`: locks that the lab compares, and that no part of the product uses.
 //!
 //! # Theory
-//! What each does when it waits, and where it fails, is measured side by side: `sluice lab spin`, `journal`, `calibrate`.
-//! They share [`SpinLock`] and [`RawSpinLock`] with `sluice-sync`, so that one can stand in for another.
+//! `sluice lab spin`, `journal` and `calibrate` measure side by side how each lock waits and where it fails. They share
+//! [`SpinLock`] and [`RawSpinLock`] with `sluice-sync`, so that locks are interchangeable.
 //!
 //! | lock | size | waiters look at | hand-over costs | order | weak spot |
 //! |---|---|---|---|---|---|

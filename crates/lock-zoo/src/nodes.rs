@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 /// How many queue locks one thread may hold at a time.
 const NESTING: u32 = if SHRUNK { 3 } else { 8 };
 
-/// A waiter's node. What the fields mean is up to the lock.
+/// A waiter's node. The lock defines the meaning of the fields.
 pub(crate) struct QueueNode {
     /// The name of the waiter behind, or 0.
     pub(crate) next: AtomicU32,
@@ -25,7 +25,7 @@ pub(crate) struct QueueNode {
     pub(crate) last: AtomicU32,
     /// How often the lock was handed on within the memory node.
     pub(crate) streak: AtomicU32,
-    /// What the waiter wants done, in a combining lock.
+    /// The waiter's task, in a combining lock.
     pub(crate) task: AtomicPtr<()>,
 }
 
@@ -131,8 +131,8 @@ impl Queue {
         }
     }
 
-    /// The waiter behind the owner, whose node is `own`. If there is none, the lock has been left to the waiters whose
-    /// last is `rest`, or to nobody if that is 0.
+    /// The waiter behind the owner, whose node is `own`. If no waiter is behind, the lock has been left to the waiters
+    /// whose last is `rest`, or is free if `rest` is 0.
     pub(crate) fn leave(&self, own: &Token, rest: impl FnOnce() -> u32) -> Option<u32> {
         let next = &node(own.name).next;
         // Acquire(queue): the waiter's node; pairs with Release(queue) in enter().

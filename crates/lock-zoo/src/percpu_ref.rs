@@ -122,7 +122,7 @@ impl PerCpuRef {
     #[inline]
     fn count_here(&self, n: i64, order: Ordering) -> bool {
         let own = self.counts.here();
-        // What is added to a word that is closed is never looked at.
+        // Additions to a closed word are never read.
         own.fetch_add(n, order) & CLOSED == 0
     }
 

@@ -20,7 +20,7 @@
 //! simulator: as many host threads as make that many CPUs), waits outside the queue, on the word: it excludes as the
 //! others do, but nobody promises it a turn.
 //!
-//! What a virtual machine does to this, and the three [`QueuedMode`]s:
+//! Effects of a virtual machine on this lock, and the three [`QueuedMode`]s:
 //! - [`BareMetal`]: as above. Strictly first come, first served after the pending one.
 //! - [`VirtualTestAndSet`]: the fallback that Linux guests without paravirtual support used in 2015: bare
 //!   compare-and-exchange in a loop, without looking first. It is here to be measured: the fs_mark regression.

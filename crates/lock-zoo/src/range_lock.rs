@@ -172,8 +172,8 @@ impl RangeLock {
             if request.number > number && request.conflicts_with(&gone.range, gone.exclusive) {
                 request.blockers -= 1;
                 if request.blockers == 0 {
-                    // Release(turn): what was written under the range; pairs with Acquire(turn) in wait(). What
-                    // earlier blockers wrote came to us with the mutex.
+                    // Release(turn): what was written under the range; pairs with Acquire(turn) in wait(). Writes of
+                    // earlier blockers came to us with the mutex.
                     if TURNS.get(request.slot).swap(GRANTED, Ordering::Release) == PARKED {
                         sleepers.push(request.slot);
                     }

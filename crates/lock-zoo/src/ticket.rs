@@ -1,9 +1,8 @@
 //! Ticket lock: take a number, wait until it is called.
 //!
 //! # Theory
-//! Strictly first come, first served, with one read-modify-write per acquisition. But all waiters watch one
-//! word, so each hand-over moves its line to every one of them; and when the thread whose turn it is does not
-//! run, nobody does.
+//! Strictly first come, first served, with one read-modify-write per acquisition. But all waiters watch one word, so
+//! each hand-over moves its line to every one of them; and when the next thread in order is preempted, no thread runs.
 //!
 //! # Sources
 //! J. Mellor-Crummey and M. Scott, "Algorithms for scalable synchronization on shared-memory

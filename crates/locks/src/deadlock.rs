@@ -12,9 +12,9 @@
 //! - a lock is granted although others wait for it, to a process that waits elsewhere;
 //! - a waiting request begins to starve, and is then in the way of other waiting requests.
 //!
-//! For a suspect, one [`search`] at a time goes from request to process to request, with one file locked at a time.
-//! What it sees of different files is not of one moment, so a cycle found is only a *charge*; it is proved by
-//! locking all its files and looking at every edge again.
+//! For a suspect, one [`search`] at a time goes from request to process to request, with one file locked at a time. Its
+//! view of different files is not of one moment, so a found cycle is only a *charge*; the proof locks all its files and
+//! checks every edge again.
 //!
 //! # Why it is exact
 //! No false one: when the proof succeeds all edges are there at one moment. None missed: consider the event that
@@ -83,8 +83,8 @@ struct SearchStep {
     to: u64,
 }
 
-/// Searches for cycles through the request `suspect` until there are none, or it had to be withdrawn: then its
-/// way to go on is returned.
+/// Searches for cycles through the request `suspect` until none is left, or until the request had to be withdrawn: then
+/// returns its continuation.
 fn search(domain: &LockDomain, waits: &WaitTable, suspect: &Wait, outcomes: &mut Outcomes) -> Option<Then> {
     let searching = waits.searching.lock();
     loop {

@@ -75,9 +75,9 @@ impl LockDomain {
         })
     }
 
-    /// All granted locks, each followed by the requests that wait for it, file by file in the order of inode
-    /// numbers. What is told of the ranges of one file, or of its flocks, is a state at one moment; they, and
-    /// different files, are looked at one after the other.
+    /// All granted locks, each followed by the requests that wait for it, file by file in the order of inode numbers.
+    /// The ranges of one file, or its flocks, are listed as of one moment; the two kinds, and different files, are read
+    /// one after the other.
     pub fn list(&self) -> Vec<LockEntry> {
         let mut entries = Vec::new();
         for file in self.live_files() {
@@ -86,7 +86,7 @@ impl LockDomain {
         entries
     }
 
-    /// What happened to the locks of each file since it got its first one, busiest first.
+    /// The statistics of each file since its first lock, busiest first.
     pub fn statistics(&self) -> Vec<FileStatistics> {
         let mut files: Vec<_> = self.live_files().iter().map(|file| FileStatistics::of(file)).collect();
         files.sort_by_key(|file| std::cmp::Reverse((file.waits, file.grants)));

@@ -22,7 +22,7 @@ pub struct FileLocks {
     pub(crate) state: Arc<FileState>,
 }
 
-/// What the domain's list and its wait table see of a file.
+/// The part of a file that the domain's list and its wait table see.
 pub(crate) struct FileState {
     /// *immutable*
     pub(crate) dev: u64,
@@ -83,7 +83,7 @@ impl FileLocks {
         self.state.ranges.lock().granted.first_of(owner, range)
     }
 
-    /// F_SETLK: locks now or not at all. What the owner holds of the range already is converted.
+    /// F_SETLK: locks now or not at all. Ranges that the owner already holds are converted.
     ///
     /// # Errors
     /// [`LockError::WouldBlock`], [`LockError::NoLocks`].
@@ -91,8 +91,8 @@ impl FileLocks {
         self.set_range_noting(request, None, || ())
     }
 
-    /// F_SETLKW: locks, sleeping while others hold conflicting locks. What the owner holds of the range already
-    /// stays as it is until then.
+    /// F_SETLKW: locks, sleeping while others hold conflicting locks. Locks that the owner already holds on the range
+    /// stay unchanged until then.
     ///
     /// # Errors
     /// [`LockError::Deadlock`], [`LockError::NoLocks`], and by `cancel` [`LockError::Interrupted`] and
@@ -102,8 +102,8 @@ impl FileLocks {
     }
 
     /// [`set_range_wait`](Self::set_range_wait), or without `cancel` [`set_range`](Self::set_range). When the lock is
-    /// granted `note` is called with the ranges locked: it must not call this crate. So what it notes, and what is
-    /// noted by [`release_owner_noting`](Self::release_owner_noting), is in the order of grants and releases.
+    /// granted `note` is called with the ranges locked: it must not call this crate. So the notes of this function and
+    /// of [`release_owner_noting`](Self::release_owner_noting) are in the order of grants and releases.
     ///
     /// # Errors
     /// As those.
@@ -248,7 +248,7 @@ impl FileLocks {
     }
 
     /// Tells the holders of leases and delegations that are in the way, and sleeps until they gave up or their time is
-    /// over, or until `cancel` says so. Without `wait` they are told, and that is all. Due at each open, once a thread that
+    /// over, or until `cancel` says so. Without `wait` the holders are only told. Due at each open, once a thread that
     /// takes a lease can see the open.
     ///
     /// # Errors
@@ -262,8 +262,8 @@ impl FileLocks {
 
     // All.
 
-    /// Withdraws a waiting request of this file. True: its completion will never be called. False: it was
-    /// decided (or withdrawn) before, and its completion has been or is about to be called.
+    /// Withdraws a waiting request of this file. True: its completion will never be called. False: the request was
+    /// decided or withdrawn before, and its completion has been or is about to be called.
     pub fn cancel(&self, ticket: &Ticket) -> bool {
         let withdrawn = self.change(ticket.is_flock, |space, around, outcomes| {
             space.withdraw(around, ticket.place, outcomes)

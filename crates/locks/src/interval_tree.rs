@@ -229,7 +229,7 @@ impl<T: Item> TreeNode<T> {
         .unwrap_or(0)
     }
 
-    // What follows is inlined for a root that is a leaf, and called for what is below an inner node.
+    // The following functions are inlined for a root that is a leaf, and called for nodes below an inner node.
 
     /// Returns the new right neighbour if the node had to be halved.
     #[inline]

@@ -128,7 +128,7 @@ impl fmt::Debug for Notice {
 /// One lease. *Protected by the leases' state.*
 struct Lease {
     request: LeaseRequest,
-    /// What the holder is to keep, and by when, if it was told to give up.
+    /// The kind that the holder may keep and the deadline, if the lease was broken.
     broken: Option<(Option<Kind>, Instant)>,
     notice: Notice,
 }
@@ -139,7 +139,7 @@ struct LeaseWaiter {
     slot: Arc<WaitSlot>,
 }
 
-/// What is listed of a lease, or of a call that waits for it.
+/// The listed state of a lease, or of a call that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
     /// Nobody minds.
@@ -196,7 +196,7 @@ impl Breaker {
 }
 
 impl Lease {
-    /// What it will be when the holder has done what it was told (`F_GETLEASE`).
+    /// The kind after the holder has obeyed the break (`F_GETLEASE`).
     fn target(&self) -> Option<Kind> {
         self.broken.map_or(Some(self.request.kind), |(keep, _)| keep)
     }
@@ -221,7 +221,7 @@ impl LeasesOfFile {
         self.leases.iter().fold(note, |bits, lease| bits | lease.request.promise.bit())
     }
 
-    /// Takes from holders that did not answer in time what they were to give up.
+    /// Downgrades the leases of holders that missed their deadline.
     fn expire(&mut self) -> bool {
         if self.leases.iter().all(|lease| lease.broken.is_none()) {
             return false;
@@ -284,7 +284,7 @@ impl Leases {
         self.sees(breaking, 0)
     }
 
-    /// False if it does not matter that somebody is about to do `breaking`.
+    /// False if `breaking` conflicts with no lease.
     pub(crate) fn are_concerned(&self, breaking: Breaking) -> bool {
         self.sees(breaking, UNWRITTEN)
     }

@@ -1,8 +1,8 @@
 //! Quota: how many lock records a domain, and each owner in it, has and may have.
 //!
 //! # Theory
-//! A record is a granted lock or a waiting request. Those of the domain are counted per CPU; those of an owner, which
-//! may lock anywhere, in a shard chosen by owner. What has no limit is not counted.
+//! A record is a granted lock or a waiting request. The domain's records are counted per CPU; an owner's records, which
+//! may be on any CPU, are counted in a shard chosen by owner. What has no limit is not counted.
 //!
 //! # Cost
 //! Without limits: two looks at what never changes. With a limit on the whole: a read-modify-write of the CPU's own
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 
-/// The records that there are, as far as they are limited.
+/// The counts of records, as far as they are limited.
 pub(crate) struct Quota {
     /// Of the domain. *immutable; looks after itself*
     all: Option<Budget>,

@@ -11,8 +11,8 @@
 //!   becomes   [shared][------ exclusive -----]  [-- shared --]
 //! ```
 //!
-//! What is in the way of a request is found by looking at all locks while there are few, and beyond
-//! [`FEW`] in two interval trees, one for each kind: a shared request never meets the shared locks.
+//! Few locks are searched one by one for conflicts with a request; more than [`FEW`] are searched in two interval
+//! trees, one for each kind: a shared request never meets the shared locks.
 //!
 //! Every lock has the age of its owner: when the owner got its first lock in the file. (Age, first byte) is the
 //! order in which Linux searches, thus what decides which of several conflicting locks F_GETLK reports.
@@ -23,7 +23,7 @@ use crate::{Kind, LockError, Owner, Range, RangeLock, RangeRequest};
 use std::mem;
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// Up to so many locks are searched one by one.
+/// Up to this number, locks are searched one by one.
 const FEW: usize = 8;
 
 /// All granted locks of a space. *Protected by the file state.*
@@ -354,7 +354,7 @@ impl Ranges {
         new: Option<(Kind, i32)>,
         quota: &Quota,
     ) -> Result<bool, LockError> {
-        // What most changes are: the only lock of the file comes or goes.
+        // The common case: the only lock of the file comes or goes.
         match (&self.sole, new) {
             (None, Some((kind, pid))) if self.is_empty() => {
                 quota.reserve(owner, 1)?;
@@ -369,7 +369,7 @@ impl Ranges {
         }
     }
 
-    /// As [`replace`](Self::replace), when there are other locks or parts of them stay.
+    /// The variant of [`replace`](Self::replace) for a file with other locks, or with parts of locks that stay.
     #[inline(never)]
     fn replace_among(
         &mut self,
@@ -389,7 +389,7 @@ impl Ranges {
                 Break(())
             }
         });
-        // What most of these changes are: a lock where there is none, one that is there, and the end of one.
+        // The common cases: a first lock, a lock that exists already, and the end of a lock.
         match (first, new) {
             (None, None) => Ok(false),
             (None, Some((kind, pid))) => {

@@ -31,7 +31,7 @@ impl Owner {
     /// None comes after it.
     pub(crate) const LAST: Owner = Owner::Description(u64::MAX);
 
-    /// The number that tells it from others of its kind.
+    /// The number that distinguishes the owner from others of its kind.
     pub(crate) const fn number(self) -> u64 {
         match self {
             Owner::Process(number) | Owner::Description(number) => number,
@@ -52,7 +52,7 @@ impl Owner {
 pub struct RangeRequest {
     /// The owner that asks.
     pub owner: Owner,
-    /// What `l_pid` of F_GETLK and listings report; -1 for OFD locks.
+    /// The process number in F_GETLK (`l_pid`) and in listings; -1 for OFD locks.
     pub pid: i32,
     /// Shared or exclusive.
     pub kind: Kind,

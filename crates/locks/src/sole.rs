@@ -1,7 +1,7 @@
 //! Sole: a lock space in short: that it has one lock, or none, and nobody waits.
 //!
 //! Most files never have two locks at once. Theirs come and go here, without the mutex of their space
-//! ([`Inflatable`](sluice_sync::Inflatable)). Whatever is more than that is left to the [`LockSpace`].
+//! ([`Inflatable`](sluice_sync::Inflatable)). All other states are left to the [`LockSpace`].
 
 use crate::file::FileState;
 use crate::quota::Quota;
@@ -40,7 +40,7 @@ impl Inflate for LockSpace {
 }
 
 impl FileState {
-    /// Grants `request` if there is no lock in its space, and then calls `note`. False if that is not for certain: then
+    /// Grants `request` if there is no lock in its space, and then calls `note`. False if that is not certain: then
     /// nothing is changed.
     #[inline]
     pub(crate) fn grant_sole(
@@ -52,7 +52,7 @@ impl FileState {
     ) -> bool {
         let &RangeRequest { owner, pid, kind, range } = request;
         let space = self.space(is_flock);
-        // Counted before: the counts have locks of their own. What is fought for is not counted in vain.
+        // Counted before: the counts have locks of their own. Contended locks skip the count.
         if !space.seems_short() || quota.reserve(owner, 1).is_err() {
             return false;
         }

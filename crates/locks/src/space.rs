@@ -10,8 +10,8 @@
 //! request is in the way of newcomers. For other waiters it is as if the called one had its lock already, so that a
 //! release calls no more than can go on together.
 //!
-//! Only the first of each queue is looked at. When it is not admissible, the others of its queue, which want the
-//! same, are not either, with two exceptions:
+//! Only the first of each queue is looked at. When it is not admissible, neither are the others of its queue, which
+//! want the same lock, with two exceptions:
 //! - if one owner alone is in its way, requests of that very owner. An owner that holds a shared lock and wants it
 //!   exclusive stands behind another that wants the same, and waits for all but its own lock;
 //! - if only a starving request is in its way, requests of the owners that the starving one waits for.
@@ -218,8 +218,8 @@ impl LockSpace {
         Ok(gave_up)
     }
 
-    /// Makes suspects of the requests at `places`, each of which has something new in its way. Requests of
-    /// descriptions are no suspects, but the requests that wait for a starving one of them are.
+    /// Makes suspects of the requests at `places`, each of which has a new blocker. Requests of descriptions are no
+    /// suspects, but the requests that wait for a starving one of them are.
     fn suspect(&self, around: Around<'_>, mut places: Vec<WaiterPlace>, outcomes: &mut Outcomes) {
         let (Some(_), Some(waiters)) = (self.detection(around), self.waiters()) else { return };
         let mut at = 0;
@@ -329,8 +329,8 @@ impl LockSpace {
         Some(waiter)
     }
 
-    /// The request at `place`, which was called, comes for its lock. `None`: in vain, and it goes on waiting, or it
-    /// waits no more.
+    /// The request at `place`, which was called, comes for its lock. `None`: the lock was not free, and the request
+    /// waits on; or the request waits no more.
     pub(crate) fn claim(
         &mut self,
         around: Around<'_>,

@@ -28,7 +28,7 @@ impl SpaceStatistics {
     }
 }
 
-/// What happened to the locks of one file since it got its first one.
+/// Statistics of the locks of one file since its first lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStatistics {
     /// The device of the file, a Linux `dev_t`.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::task::{Context, Poll, Waker};
 
-/// What is called with the outcome of a request that had to wait.
+/// The callback with the outcome of a request that had to wait.
 pub type Done = Box<dyn FnOnce(Result<(), LockError>) + Send>;
 
 /// Whether a waiting request takes part in deadlock detection.
@@ -73,7 +73,7 @@ impl Then {
     }
 }
 
-/// What was found out under the file lock, to be acted on after it is released. Mostly that is nothing.
+/// Findings under the file lock, to be acted on after its release. Mostly that is nothing.
 #[derive(Default)]
 pub(crate) struct Outcomes(Option<Box<Decisions>>);
 
@@ -145,7 +145,7 @@ const LOOKS_IN_VAIN: u32 = 2;
 /// lock's lines away from the thread that locks and unlocks on another CPU.
 const MOST_YIELDS: u32 = 16;
 
-/// What a thread has seen since it first asked for a lock.
+/// The history of a thread since it first asked for a lock.
 #[derive(Default)]
 pub(crate) struct Patience {
     looks: u32,
@@ -187,7 +187,7 @@ struct SlotState {
     outcome: Option<Result<(), LockError>>,
     is_called: bool,
     is_interrupted: bool,
-    /// Of the task that waits, if it is no thread.
+    /// The waker of the waiting task, if the waiter is no thread.
     waker: Option<Waker>,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct WaiterPlace {
 pub(crate) struct Waiters {
     groups: Tree<Group>,
     by_owner: BTreeSet<(Owner, WaiterPlace)>,
-    /// Those that were bypassed as often as is allowed.
+    /// Requests that were bypassed as often as is allowed.
     starving: Vec<WaiterPlace>,
     /// Requests whose thread was woken and has not claimed its lock yet.
     called: Vec<WaiterPlace>,

@@ -48,7 +48,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What all atomic types have: `$value` is what they hold.
+/// The common part of all atomic types; `$value` is the type of their content.
 macro_rules! atomic {
     ($(#[$doc:meta])* $name:ident $(<$t:ident>)?, $value:ty) => {
         $(#[$doc])*

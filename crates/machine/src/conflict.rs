@@ -16,7 +16,7 @@ use crate::label::text_of;
 use crate::spec::Kind;
 use crate::watch::Touch;
 
-/// What one place in the source did to a line in conflict.
+/// The accesses of one place in the source to a line in conflict.
 #[derive(Clone, Debug)]
 pub struct Toucher {
     /// The CPU that touched the line.

@@ -12,9 +12,8 @@
 //! block below says how.
 //!
 //! # Panics
-//! A panic in a fiber ends the run. What its destructors and those of the other fibers (unwound afterwards)
-//! still access is plain memory: an unwinding fiber never gives up control, because the host's count of
-//! panics is per thread.
+//! A panic in a fiber ends the run. Its destructors, and those of the other fibers (unwound afterwards), access only
+//! plain memory: an unwinding fiber never gives up control, because the host's count of panics is per thread.
 
 use std::any::Any;
 use std::cell::Cell;

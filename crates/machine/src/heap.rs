@@ -10,10 +10,10 @@
 //! static HEAP: sluice_machine::Heap = sluice_machine::Heap;
 //! ```
 //!
-//! On a simulated CPU, and while [`Machine::prepare`](crate::Machine::prepare) sets up, memory comes from an
-//! arena in pieces of whole lines, as from an allocator with a cache for each CPU. Everywhere else it comes
-//! from the system, for the price of one look at a thread-local. That a piece is an arena's shows in its address. What is
-//! given back between runs belongs to no CPU, and is the next one's that has none of its own.
+//! On a simulated CPU, and while [`Machine::prepare`](crate::Machine::prepare) sets up, memory comes from an arena in
+//! pieces of whole lines, as from an allocator with a cache for each CPU. Everywhere else it comes from the system, for
+//! the price of one look at a thread-local. That a piece is an arena's shows in its address. Memory that is given back
+//! between runs belongs to no CPU, and goes to the next CPU that has no free memory of its own.
 //!
 //! Each thread of the host has an arena: what a machine gets does not depend on those that others run meanwhile. A piece
 //! goes to the arena of the thread that gives it back.
@@ -48,7 +48,7 @@ static ARENAS: [Mutex<Arena>; CHUNKS_MAX] = [const { Mutex::new(Arena::new()) };
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Which one is this thread's, once it needed one.
+    /// The number of this thread's arena, once it needed an arena.
     static MINE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -58,8 +58,8 @@ struct Arena {
     next: usize,
     /// To here.
     end: usize,
-    /// For each [`owner`] and size the address of the first free piece, which holds that of the next. What a CPU
-    /// gives back it is the next to get: no line moves between CPUs for the allocator's sake.
+    /// For each [`owner`] and size the address of the first free piece, which holds that of the next. A CPU gets its
+    /// freed pieces again first: no line moves between CPUs for the allocator's sake.
     free: [[usize; SIZES]; 1 + CPUS_MAX],
 }
 

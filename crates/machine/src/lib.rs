@@ -65,8 +65,8 @@
 //! - *Layout* is real: tracked types are as large as those of `std`, so false sharing shows.
 //!
 //! # Clients must
-//! - Share only what is tracked, or protected by what is tracked. CPUs switch only inside the functions of
-//!   this crate, so plain data cannot race, but its movement is charged only where [`cell::touch_read`] and
+//! - Share only tracked objects, or objects that tracked objects protect. CPUs switch only inside the functions of this
+//!   crate, so plain data cannot race, but its movement is charged only where [`cell::touch_read`] and
 //!   [`cell::touch_write`] say so.
 //! - Not block the host thread (a `std` mutex held by a suspended CPU would hang the run).
 //! - Keep what the CPUs share in statics, boxes of their own lines ([`cell::OwnLine`]) or page-aligned

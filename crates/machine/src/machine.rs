@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::spec::{Spec, VcpuOptions};
 use crate::stuck::{RunError, Stuck};
 
-/// What a run can be told besides the machine.
+/// Options of a run besides the machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) jitter: bool,
@@ -178,8 +178,8 @@ impl Machine {
         }
     }
 
-    /// Runs `first` and `second` at the same time on CPUs 0 and 1, and says which lines both
-    /// touched while at least one wrote. What the activities need is best set up, and warmed up, before.
+    /// Runs `first` and `second` at the same time on CPUs 0 and 1, and says which lines both touched while at least one
+    /// wrote. State that the activities need is best set up, and warmed up, before.
     ///
     /// # Errors
     /// As [`try_run`](Machine::try_run); a machine of one CPU cannot do it.

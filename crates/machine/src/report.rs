@@ -15,7 +15,7 @@ use crate::trace::TraceEntry;
 const HOT_LINES_MAX: usize = 16;
 /// How many places it lists.
 const HOT_PLACES_MAX: usize = 64;
-/// How many of them, and how many places of each, are printed.
+/// How many of the hot lines, and how many places of each, are printed.
 const HOT_LINES_SHOWN: usize = 5;
 const SITES_SHOWN: usize = 6;
 /// How many of the costliest places are printed.
@@ -40,7 +40,7 @@ pub struct Report {
     /// The places in the source where CPUs stood still longest, whatever the line, costliest first; 64 at most. They tell
     /// what many lines cost of which none is hot.
     pub places: Vec<HotPlace>,
-    /// What watched activities had in common; empty when nothing was watched.
+    /// Conflicts between watched activities; empty without watches.
     pub conflicts: Conflicts,
     /// The last accesses, if the run was traced.
     pub trace: Vec<TraceEntry>,
@@ -61,7 +61,7 @@ pub struct CpuReport {
     pub preempted: u64,
     /// Accesses to tracked memory.
     pub accesses: u64,
-    /// Those that had to bring the line from elsewhere, or take it from others.
+    /// Accesses that had to bring the line from another cache or from memory, or to invalidate other copies.
     pub misses: u64,
     /// Operations that the workload counted.
     pub ops: u64,
@@ -80,7 +80,7 @@ pub struct HotLine {
     pub waited: u64,
     /// Cycles in which CPUs were parked on a word of it.
     pub parked: u64,
-    /// The labels of what was accessed in it, each once.
+    /// The labels of the accessed objects in the line, each once.
     pub labels: Vec<String>,
     /// The CPUs that missed on it by writing.
     pub writers: CpuSet,

@@ -1,4 +1,4 @@
-//! What a simulated machine is made of: its CPUs, how far they are from each other, and what things cost.
+//! A description of a simulated machine: its CPUs, their distances, and the costs of operations.
 
 /// The kinds of access that the cache model tells apart.
 ///
@@ -62,7 +62,7 @@ impl Transfer {
     }
 }
 
-/// What a CPU does by itself, and what the operating system does for it. All in cycles.
+/// Costs of a CPU by itself, and of services of the operating system. All in cycles.
 #[derive(Clone, Debug)]
 pub struct Costs {
     /// A load or store that hits in the CPU's own cache.
@@ -82,13 +82,13 @@ pub struct Costs {
     pub syscall: u32,
     /// Going to sleep: queueing, and switching to the idle task.
     pub sleep: u32,
-    /// What the waker pays for each CPU it wakes.
+    /// The waker's cost for each CPU that it wakes.
     pub wake: u32,
     /// From the wake-up call to the first instruction of the woken task, when its CPU was idle.
     pub wake_latency: u32,
     /// Sending an inter-processor interrupt to all others and gathering their answers, per CPU reached.
     pub ipi: u32,
-    /// What an inter-processor interrupt costs the CPU that is interrupted.
+    /// The cost of an inter-processor interrupt for the interrupted CPU.
     pub interrupt: u32,
     /// A guest's kick of a halted virtual CPU: exit to the hypervisor and interrupt.
     pub kick: u32,
@@ -100,10 +100,10 @@ pub struct Costs {
 
 /// More virtual CPUs than physical ones: the hypervisor's scheduler.
 ///
-/// Runnable virtual CPUs queue for the physical ones, first in first out; one that has used up its quantum
-/// while others wait is preempted, wherever it is: holding a lock, or next in line for one. A halted or
-/// parked one frees its physical CPU. One that wakes goes to the head of the queue. Migration between
-/// physical CPUs keeps its cached lines, which is kinder than a real machine.
+/// Runnable virtual CPUs queue for the physical ones, first in first out; one that has used up its quantum while others
+/// wait is preempted, wherever it is: holding a lock, or next in line for one. A halted or parked one frees its
+/// physical CPU. A CPU that wakes goes to the head of the queue. Migration between physical CPUs keeps its cached
+/// lines, which is kinder than a real machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VcpuOptions {
     /// How many physical CPUs there are.

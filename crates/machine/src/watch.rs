@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::cpu_set::CpuSet;
 use crate::engine::Access;
 
-/// What one CPU did to one field of a line, from one place in the source.
+/// The accesses of one CPU to one field of a line, from one place in the source.
 #[derive(Clone)]
 pub(crate) struct Touch {
     pub(crate) access: Access,

@@ -153,7 +153,7 @@ fn must_start(result: Result<Option<Difference>, String>) -> Option<Difference> 
 /// # Panics
 /// When `subject` disagrees with tmpfs; what is printed before says where.
 pub fn prove(name: &str, operations: usize, failures: &Path, subject: &mut dyn Subject) {
-    /// Kinds of failure that are looked for before giving up.
+    /// Kinds of failure that a campaign collects before it gives up.
     const KINDS: usize = 10;
     let campaign = Campaign::from_environment(operations, failures);
     if subject.is_mounted() && policy("protected_hardlinks") {

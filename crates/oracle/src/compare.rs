@@ -66,7 +66,7 @@ pub enum Difference {
     Call(Box<CallDifference>),
     /// The final trees differ in this name.
     Tree {
-        /// What the host has under the name, if anything.
+        /// The host's file of that name, if any.
         host: Option<SnapshotNode>,
         /// What the subject has.
         subject: Option<SnapshotNode>,
@@ -76,7 +76,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// What kind of difference it is, so that the shrinker does not wander off to another defect.
+    /// The kind of difference, so that the shrinker does not wander off to another defect.
     pub fn kind(&self) -> String {
         match self {
             Difference::Call(call) => {
@@ -196,9 +196,9 @@ fn compare_once(
     Ok(difference.or_else(|| other.finish().err().map(Difference::Disorder)))
 }
 
-/// The FUSE client sends a change of nothing when it wants set-ID bits cleared, so a `chown` of nothing does that
-/// too, for every caller; and it does not say that the removal of an ACL should clear them. With
-/// `STATX_DONT_SYNC` it answers from its cache what it knows to be old.
+/// The FUSE client sends a change of nothing when it wants set-ID bits cleared, so a `chown` of nothing does that too,
+/// for every caller; and it does not say that the removal of an ACL should clear them. With `STATX_DONT_SYNC` it
+/// answers from its cache even if the cached attributes are old.
 fn is_up_to_the_client(op: &Op) -> bool {
     const ACL: &[u8] = b"system.posix_acl_access";
     const EMPTY_ACL: usize = 4;

@@ -97,7 +97,7 @@ impl Host {
         self.holes
     }
 
-    /// From now on holes and blocks are compared, or not, as `holes` says.
+    /// Turns the comparison of holes and blocks on or off, as `holes` says.
     pub fn compare_holes(&mut self, holes: bool) {
         self.holes = holes;
     }
@@ -170,7 +170,7 @@ fn keep(base: &Path, place: &Ground, confined: bool, inbox: &Receiver<KeeperTask
                 let _ = reply.send(start(&directory(base, number), confined, holes));
             }
             KeeperTask::Remove(number, reply) => {
-                // What cannot be removed stays until the tmpfs goes.
+                // A directory that cannot be removed stays until the tmpfs is unmounted.
                 let _ = remove_tree(&directory(base, number));
                 let _ = reply.send(());
             }
@@ -192,7 +192,7 @@ fn unique_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Removes a directory with all that is in it, also where its owner may not look.
+/// Removes a directory with all its contents, even if its owner may not read it.
 fn remove_tree(dir: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;

@@ -162,7 +162,7 @@ impl Caller {
                 };
                 rewind();
                 let entries = sys::getdents(fd.0);
-                // What number the position has is free, and locks can start there.
+                // The position's number is unspecified, and locks can start there.
                 rewind();
                 entries.map(|entries| self.view.lock().entries(entries))
             }
@@ -295,9 +295,9 @@ fn same_size(stat: &Stat, len: i64) -> bool {
     stat.file_type() != FileType::Directory && stat.size == len as u64
 }
 
-/// What `error` would be if there were no policies and no drivers. In a sticky directory that all may write to,
-/// Linux refuses `O_CREAT` on others' files that are not regular, whatever their permissions; and a pipe's
-/// driver refuses the access mode 3 and `O_DIRECT`.
+/// The error that `error` would be without policies and drivers. In a sticky directory that all may write to, Linux
+/// refuses `O_CREAT` on others' files that are not regular, whatever their permissions; and a pipe's driver refuses the
+/// access mode 3 and `O_DIRECT`.
 fn without_driver(error: Errno, at: i32, path: &[u8], flags: u32) -> Errno {
     let flags = OpenFlags::from_bits_retain(flags);
     let odd_for_pipes = flags.bits() & 3 == 3 || flags.contains(OpenFlags::DIRECT);

@@ -7,7 +7,7 @@
 //! and at the whole tree in the end; [`shrink::shrink`] cuts a failing sequence down to the steps that matter;
 //! [`op::to_text`] writes them as a file that is replayed ever after.
 //!
-//! What is compared, and what Linux leaves free, stands in [`view`].
+//! [`view`] lists the compared facts, and the facts that Linux leaves open.
 //!
 //! # Environment
 //! `SLUICE_ORACLE_OPS` (operations to run), `SLUICE_ORACLE_SEED` (one seed, instead of fresh ones),

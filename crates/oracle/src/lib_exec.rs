@@ -60,7 +60,7 @@ impl LibRun {
         &self.fs
     }
 
-    /// Ends every process, so that nothing is open any more.
+    /// Ends every process, so that all files are closed.
     pub fn end_processes(&mut self) {
         self.processes.clear();
     }

@@ -6,7 +6,7 @@ use crate::rng::Rng;
 use crate::word::{Bytes, CWD, Data, Fd, LockKind, LockOwner, Mode, Target, TimeArg};
 use sluice_vfs::{AtFlags, FallocateMode, FileType, OpenFlags, RenameFlags, Whence, XattrFlags};
 
-/// What the place that runs the operations cannot do.
+/// Limitations of the place that runs the operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
     /// One process, and no path may leave its working directory (see the `host` module).

@@ -1,8 +1,8 @@
 //! Shrink: makes a failing sequence as short as it gets.
 //!
 //! # Theory
-//! Delta debugging (Zeller and Hildebrandt, 2002, `ddmin`): take ever smaller pieces away as long as what
-//! is left still fails in the same way. What remains is minimal in that no single step can be left out.
+//! Delta debugging (Zeller and Hildebrandt, 2002, `ddmin`): take ever smaller pieces away as long as what is left still
+//! fails in the same way. The result is minimal in that no single step can be left out.
 //!
 //! # Cost
 //! O(n log n) runs when few steps matter, O(n^2) at worst; `budget` bounds it.

@@ -18,7 +18,7 @@ use sluice_vfs::{Errno, FileType, Stat, Timestamp};
 use std::ffi::CString;
 use std::mem::{MaybeUninit, size_of};
 
-/// What a call says: a number that is not negative, or an error.
+/// The result of a system call: a number that is not negative, or an error.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 /// A path as the kernel wants it. Bytes after a NUL cannot be said to the kernel, so they are cut off.

@@ -10,12 +10,12 @@ use std::fmt;
 /// What was asked, and what was said.
 pub type Facts = Vec<(&'static str, Outcome)>;
 
-/// One name of a tree with all that is behind it.
+/// One name of a tree with the file behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotNode {
     /// The name's path.
     pub path: Vec<u8>,
-    /// What the calls about it said, in a fixed order.
+    /// The outcomes of the calls about the name, in a fixed order.
     pub facts: Facts,
 }
 

@@ -99,11 +99,11 @@ impl std::fmt::Debug for Octal {
 pub enum TimeView {
     /// Set by a `utimens`.
     Explicit(Timestamp),
-    /// Of the clock, at some time during the run.
+    /// A clock time during the run.
     Clock,
-    /// Of the clock, and the same as when this run last looked.
+    /// A clock time, unchanged since this run last looked.
     Same,
-    /// Of the clock, and not what it was when this run last looked.
+    /// A clock time, changed since this run last looked.
     Changed,
 }
 
@@ -172,8 +172,8 @@ impl View {
         View { all_holes_free: true, ..View::default() }
     }
 
-    /// Space of inode `ino` was reserved. When tmpfs is asked to reserve what it has reserved before, it fills
-    /// it with zeros and calls it data; that is not for others to follow.
+    /// Space of inode `ino` was reserved. When asked to reserve space twice, tmpfs fills it with zeros and calls it
+    /// data; other file systems need not follow.
     pub fn reserve(&mut self, ino: u64) {
         if !self.reserved.insert(ino) {
             self.free_holes(ino);

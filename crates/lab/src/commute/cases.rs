@@ -18,7 +18,7 @@ use super::world::World;
 use sluice_vfs_sim::Errno;
 use std::fmt;
 
-/// How the two callers are related, and what was done before.
+/// The relation of the two callers, and the calls before the case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CaseState {
     /// Two processes, each with open files of its own.
@@ -287,7 +287,7 @@ pub(super) struct Case {
     pub(super) calls: [Call; 2],
 }
 
-/// What the model says of a case, in either order of its calls.
+/// The model's prediction for a case, in either order of its calls.
 pub(super) struct Expected {
     /// What they answer.
     pub(super) outcomes: [ModelOutcome; 2],
@@ -303,7 +303,7 @@ impl Worlds {
         Worlds(CaseState::ALL.map(|state| (state, world(state))))
     }
 
-    /// What the model says of `case`; the second call comes first if `turned`.
+    /// The model's prediction for `case`; the second call comes first if `turned`.
     fn perform(&self, case: &Case, turned: bool) -> Expected {
         let (_, before) = self.0.iter().find(|(state, _)| *state == case.state).expect("all are there");
         let mut after = before.clone();

@@ -10,10 +10,10 @@ use sluice_vfs_sim::Errno;
 use std::cell::RefCell;
 use std::fmt;
 
-/// What calls may name: the more often two meet, the more a history says.
+/// The paths that calls may name: the more often two calls meet, the more a history says.
 pub(super) const PATHS: &[&str] =
     &["/d/f", "/d/g", "/d/b", "/d/x", "/d/j", "/d/s", "/d/t/i", "/e/o", "/e/v", "/e/x", "/e/u"];
-/// Of them, those that the calls of one history name.
+/// The number of paths that the calls of one history name.
 const PATHS_OF_A_HISTORY: usize = 3;
 const CPUS_MIN: u64 = 2;
 const CPUS_MAX: u64 = 4;
@@ -79,7 +79,7 @@ impl History {
         let run = machine.try_run(programs.len(), |this| {
             let (cpu, process) = (this.id(), process_of(this.id()));
             for path in std::iter::repeat_n(&paths, walks_before).flatten() {
-                // What it answers does not matter: others may be at work.
+                // The answer does not matter: other CPUs may be at work.
                 _ = stage.perform(0, process, &Call::Lstat(path));
             }
             for &(pause, call) in &programs[cpu] {

@@ -10,7 +10,8 @@
 //! Reading a directory sees each name at an instant of its own, as POSIX has it. Other calls have one instant each, or
 //! [`Instants::Several`]: walks take no locks, so between a walk and what is done where it led the tree may change.
 //! These are the exceptions, as in other systems whose walks take no locks; each is a call in two steps:
-//! - `stat` finds a file, then looks at it: it may have no name any more, and tell so.
+//! - `stat` finds a file, then reads its attributes: the file may have lost its last name by then, and show a link
+//!   count of 0.
 //! - A directory is closed to new names, then loses its own: `stat` may tell that it has none a little earlier.
 //! - `link` finds a file, then makes the name: the old name may be gone.
 //!
@@ -98,7 +99,7 @@ struct Search<'h> {
 }
 
 impl Search<'_> {
-    /// Whether what is left can be done from here.
+    /// Whether the remaining steps can succeed from this state.
     fn succeeds(&mut self, progress: &[CallProgress], world: &World) -> bool {
         if progress.iter().all(|step| *step == CallProgress::Done) {
             return (self.is_left)(world);
@@ -123,7 +124,7 @@ impl Search<'_> {
         choices.into_iter().any(|(progress, after)| self.succeeds(&progress, &after))
     }
 
-    /// Whether nothing that is still to be done had returned before the step's call began.
+    /// Whether no pending step returned before the call of `step` began.
     fn is_ready(&self, step: usize, progress: &[CallProgress]) -> bool {
         let mut left =
             self.steps.iter().zip(progress).filter(|(_, progress)| **progress != CallProgress::Done);
@@ -167,7 +168,7 @@ impl Search<'_> {
             }
             _ => {}
         }
-        // What each call makes has numbers of its own, so that they are the same in each order.
+        // Objects are numbered by the call that makes them, so that numbers are the same in each order.
         let outcome = after.perform(number + 1, recorded.process, &recorded.call);
         let mut reached = Vec::new();
         if self.instants == Instants::Several {

@@ -474,7 +474,7 @@ fn set_lock<O: Ord>(holders: &mut Holders<O>, owner: O, lock: Lock) {
     };
 }
 
-/// What `actor` fills a block with, so that it shows which actor wrote last and which block is read.
+/// The byte with which `actor` fills a block; it shows the last writer and the block.
 pub(super) fn fill_of(actor: Actor, block: usize) -> u8 {
     [b'a' + block as u8, b'A', b'B'][actor]
 }

@@ -99,7 +99,7 @@ impl Report {
         &self.differences
     }
 
-    /// What must be looked at, in one line: conflicts without a reason, wrong answers. `None`: nothing.
+    /// The findings to examine, in one line: conflicts without a reason, wrong answers. `None`: nothing.
     pub fn finding(&self) -> Option<String> {
         let unexplained = self.lines.values().filter(|line| line.unexplained > 0).count();
         match (unexplained, self.differences.len()) {

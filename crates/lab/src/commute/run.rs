@@ -18,7 +18,7 @@ const CPUS: usize = 3;
 pub(super) struct Finding {
     /// The lines in conflict, by name.
     pub(super) conflicts: BTreeSet<LineName>,
-    /// What the file system answered, or left behind, that the model does not.
+    /// Answers or final states of the file system that differ from the model.
     pub(super) differences: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn machine() -> Machine {
 
 /// Runs `case`, and compares it with what the model expects.
 pub(super) fn run(machine: &Machine, on: On, case: &Case, expected: &Expected) -> Finding {
-    // What the cases before have left is freed now, and not in this one.
+    // Leftovers of earlier cases are freed now rather than during this case.
     Superblock::new(Options::default()).settle();
     clear_labels();
     name_objects(true);
@@ -105,7 +105,7 @@ fn meet(gate: &AtomicU32, round: u32) {
     spin_until(gate, |there| there >= round * CPUS as u32);
 }
 
-/// What to call a line, so that an engineer finds it: by its first writer.
+/// The name of a line for an engineer: its first writer.
 fn name_of(conflict: &Conflict) -> LineName {
     let writes = |toucher: &&Toucher| toucher.kind.writes();
     let writer = conflict.touchers.iter().find(writes).unwrap_or(&conflict.touchers[0]);

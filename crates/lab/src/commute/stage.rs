@@ -177,7 +177,7 @@ impl Stage {
         }
     }
 
-    /// What differs from the `world` of the model; empty: nothing.
+    /// Differences from the `world` of the model; empty if there are none.
     pub(super) fn differences(&self, world: &World) -> Vec<String> {
         let mut found = Vec::new();
         let top = MountedFile { mount: ROOT_MOUNT, inode: 0 };
@@ -232,7 +232,7 @@ impl Stage {
     }
 }
 
-/// What a call answered, as the file system says it.
+/// The answer of a call in the file system's terms.
 #[derive(Clone, Debug)]
 pub(super) enum CallAnswer {
     Done,
@@ -264,7 +264,7 @@ impl Told {
         let size = match expected.kind {
             ModelKind::File => Some(expected.size * BLOCK),
             ModelKind::Symlink => Some(expected.size),
-            // What the size of a directory is, nobody says.
+            // The size of a directory is unspecified.
             ModelKind::Directory => None,
         };
         self.kind == Some(expected.kind)

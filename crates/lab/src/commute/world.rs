@@ -1,8 +1,8 @@
 //! World: the state of the reference model, and its path walk.
 //!
-//! Two worlds are equal when no program could tell them apart. So what is made is numbered by its maker, not
-//! by when: inodes, open files and mounts that one of two calls makes have the same number in either order. Times
-//! are left out: within a tick of the clock nobody can tell. What nobody can reach is gone.
+//! Two worlds are equal when no program could tell them apart. So an object's number depends on its maker and not on
+//! time: inodes, open files and mounts that one of two calls makes have the same number in either order. Times are left
+//! out: within a tick of the clock nobody can tell. What nobody can reach is gone.
 
 use sluice_vfs_sim::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ pub(super) type Id = u32;
 /// The maker of a call: 0 sets up, 1 and 2 are the two whose calls are compared.
 pub(super) type Actor = usize;
 
-/// What the actors 1 and 2 make gets this number times theirs.
+/// Numbers of objects made by the actors 1 and 2 begin at this multiple of the actor's number.
 const NUMBERS_OF_AN_ACTOR: Id = 1000;
 
 /// The mount at "/".
@@ -146,7 +146,7 @@ impl World {
         self.names(place).is_ok()
     }
 
-    /// From a directory to what is mounted on it.
+    /// From a directory to the root of the topmost mount on it.
     fn enter(&self, mut at: MountedFile) -> MountedFile {
         while let Some((&mount, &(root, _))) = self.mounts.iter().find(|(_, (_, on))| *on == at) {
             at = MountedFile { mount, inode: root };

@@ -30,7 +30,7 @@ struct Check {
     source: &'static str,
     published: f64,
     simulated: f64,
-    /// What the model leaves out or guesses, as far as a miss is understood.
+    /// Effects that the model omits or guesses, as far as a miss is understood.
     left_out: &'static str,
 }
 

@@ -4,7 +4,7 @@
 //! # Sources
 //! The report of 2015 on queued spin locks and XFS: fs_mark in a guest of 16 virtual CPUs made 312,594 files a second
 //! before and 114,144 with the guest's test-and-set fallback, no CPU idle, two thirds of the time in the lock's slow
-//! path and nine tenths of that for the list of committed items. What XFS did about the list in 2022: one for each CPU.
+//! path and nine tenths of that for the list of committed items. The change of XFS in 2022: a list for each CPU.
 
 use super::curves::Curves;
 use super::native::{self, NativeRun};
@@ -73,7 +73,7 @@ fn on_machine<R: there::RawSpinLock>(machine: &Machine, cpus: usize, load: &Load
             create_or_remove(cpu);
         });
     }
-    // What an earlier run has left would be met by this one.
+    // Otherwise this run would meet leftovers of an earlier run.
     Host::renew();
     let path = machine.prepare(cpus, || CommitPath::<R>::new(form == ListForm::OneList));
     let run = contend(machine, cpus, load, |cpu| {

@@ -20,7 +20,7 @@ pub(super) struct Load {
     pub(super) ops: u64,
 }
 
-/// One row for each number of CPUs, from one run for each seed.
+/// A row for each number of CPUs, with a run for each seed.
 pub(super) fn rows(session: &mut ExperimentSession<'_>, load: &Load, seeds: &[u64]) -> Result<Vec<Row>> {
     let &Load { workload: name, machine, on, cpus, ops } = load;
     let (workload, plain, corpus) =

@@ -16,7 +16,7 @@ pub struct NativeRun {
     pub(crate) ops: Vec<u64>,
     /// Length of the run.
     pub(crate) time: Duration,
-    /// What the CPUs in use did meanwhile, where the system tells.
+    /// CPU time of the CPUs in use meanwhile, where the system tells.
     pub(crate) cpu_time: Option<CpuTime>,
 }
 

@@ -63,7 +63,7 @@ const LOCKS: &[(&str, Simulate)] = &[
     (Current::NAME, under_rwsem::<Current>),
 ];
 
-/// What the kernel does since 2020: a reader that finds the lock taken sleeps.
+/// The kernel's policy since 2020: a reader that finds the lock taken sleeps.
 struct ReadersSleep;
 
 impl RwsemPolicy for ReadersSleep {

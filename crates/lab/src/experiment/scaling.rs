@@ -38,7 +38,7 @@ const OPS_ON_NAMES: &[&str] = &[
     "DWAL",
     "DWTL",
 ];
-/// Of these, each operation is about a thousand names.
+/// The operations on lists, where an operation reads about a thousand names.
 const LISTS: u64 = 20;
 const OPS_ON_LISTS: &[&str] = &["readdir", "MRDL", "MRDM"];
 /// What is done over a store, too.

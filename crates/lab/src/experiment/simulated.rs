@@ -48,7 +48,7 @@ impl Protected {
     /// A critical section.
     ///
     /// # Panics
-    /// When another CPU is in one: the lock does not exclude.
+    /// When another CPU is in a critical section: the lock does not exclude.
     pub(crate) fn write(&self, cpu: &Cpu, load: &Load) {
         assert!(!self.busy.replace(true), "two CPUs are in the critical section");
         for line in self.lines.iter().take(load.lines) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 pub struct Verdict {
     /// What the source said, with its figures.
     pub source: String,
-    /// What is seen here, and of what kind the figures are.
+    /// The observation here, and the kind of its figures.
     pub seen: String,
     /// Whether that agrees.
     pub met: bool,

@@ -69,7 +69,7 @@ impl<R: RawSpinLock> CommitLists<R> {
 
 /// Bytes of an item, about those of an inode's record.
 const ITEM_BYTES: usize = 80;
-/// What a transaction asks for: its items, with their keys.
+/// The space that a transaction reserves: its items, with their keys.
 const ROOM: u64 = ITEMS as u64 * 128;
 /// Bytes of the log: the room for what waits is counted by each CPU in shares of it, and no push falls into a run.
 const LOG_SIZE: u64 = 1 << 30;
@@ -81,7 +81,7 @@ pub struct CommitPath<R> {
 }
 
 impl<R: RawSpinLock> CommitPath<R> {
-    /// An empty store, with one list or as it is.
+    /// An empty store, with a single commit list or the product's lists.
     ///
     /// # Panics
     /// If there is no memory for it.

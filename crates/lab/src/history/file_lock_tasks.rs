@@ -34,9 +34,9 @@ pub trait Design {
 
 /// A system call around each lock and unlock, in cycles: at least half of it.
 pub(super) const CALL: u64 = 300;
-/// What it costs a CPU to go on with a task that had waited, in cycles: scheduling, and a cold cache.
+/// The cost of resuming a task that had waited, in cycles: scheduling, and a cold cache.
 const SWITCH: u64 = 1_500;
-/// How long a run is, in cycles, and how much of it is for warming up.
+/// The length of a run, in cycles, and the part of it for warming up.
 const UNTIL: u64 = 12_000_000;
 const WARM: u64 = UNTIL / 4;
 

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// Checks and allocation of the system call around each lock and unlock, in cycles.
 const CALL: u64 = 500;
-/// What a walk down the tree costs a waiter that queues.
+/// The cost of a walk down the tree for a waiter that queues.
 const WALK: u64 = 300;
 
 #[derive(Default)]

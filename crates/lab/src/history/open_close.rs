@@ -1,7 +1,7 @@
 //! open and close of 2010: every one through global spin locks, against per-CPU lists and a walk without stores.
 //!
-//! Before, each open and close took the dentry cache's lock, the inode lock, the mount lock and the list of open
-//! files; spin locks without order, as POWER had them. After, what is left is what the process shares with no one.
+//! Before, each open and close took the dentry cache's lock, the inode lock, the mount lock and the list of open files;
+//! spin locks without order, as POWER had them. After, only lines that the process does not share are left.
 
 use sluice_lock_zoo_sim::{RawSpinLock, Tas};
 use sluice_machine::cell::touch_write;

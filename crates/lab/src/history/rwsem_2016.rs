@@ -191,7 +191,8 @@ impl Rwsem2016 {
             return self.rouse(first.slot);
         }
         let readers = sleepers.iter().take_while(|sleeper| sleeper.reads).count();
-        // Held off by our count no writer can come between. One may have come before: it wakes them then.
+        // Held off by our count no writer can come between. A writer may have come before: its release wakes the
+        // sleepers then.
         let before = self.count.fetch_add(readers as u32 * READER, Ordering::SeqCst);
         if before & WRITER != 0 {
             self.let_go_of_some(readers as u32 * READER, sleepers);

@@ -13,7 +13,7 @@ use sluice_sync_sim::face::futex;
 /// Computing between two operations: about what a round of the benchmark takes alone, 0.6 us, in cycles.
 const OUTSIDE: u64 = 1_500;
 
-/// What the benchmark compares, by what it is made of here.
+/// The contestants of the benchmark, by their construction here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Small {
     /// One atomic addition.

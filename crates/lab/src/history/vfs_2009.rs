@@ -1,12 +1,12 @@
 //! VFS of 2009: open, close, create and unlink through global locks, and as the source split them.
 //!
 //! # Theory
-//! *Before*: the list of open files under `files_lock`, all names and their list of unused ones under `dcache_lock`, all
-//! inodes, their numbers and the superblock's list under `inode_lock`, the mount table under `vfsmount_lock`, and one
-//! count of references to the mount. All are spin locks without order, as POWER had them, and each protects the heads
-//! of lists that every holder writes. *Source*: the same work with the lists, the counts, the ranges of inode numbers
-//! and the mount lock per CPU, and the locks of names and inodes split until each is one file's. What both leave is the
-//! directory: its mutex for creating and unlinking, and the count of its references during a walk.
+//! *Before*: the list of open files under `files_lock`, all names and their list of unused ones under `dcache_lock`,
+//! all inodes, their numbers and the superblock's list under `inode_lock`, the mount table under `vfsmount_lock`, and
+//! one count of references to the mount. All are spin locks without order, as POWER had them, and each protects the
+//! heads of lists that every holder writes. *Source*: the same work with the lists, the counts, the ranges of inode
+//! numbers and the mount lock per CPU, and the locks of names and inodes split until each is one file's. Both leave the
+//! directory's lines: its mutex for creating and unlinking, and its reference count during a walk.
 //!
 //! # Sources
 //! The five cures of S4; single-task costs from the POWER7 table of July 2010: 384,558 opens and closes a second and
@@ -41,7 +41,7 @@ impl LockedList {
     }
 }
 
-/// What [`Design::Before`] has once and [`Design::Source`] once per CPU.
+/// State that [`Design::Before`] has once and [`Design::Source`] once per CPU.
 #[derive(Default)]
 struct Part {
     files: LockedList,
@@ -72,7 +72,7 @@ struct Directory {
 }
 
 impl Vfs2009 {
-    /// With a directory for each of `cpus` CPUs, or one for all.
+    /// A file system with a directory for each of `cpus` CPUs, or a single directory.
     pub fn new(design: Design, cpus: usize, one_directory: bool) -> Vfs2009 {
         let directory = || Directory {
             mutex: CachePadded::new(Mutex::new(())),

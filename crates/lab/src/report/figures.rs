@@ -7,7 +7,7 @@ use sluice_console::failure::Result;
 use sluice_console::table::{duration, grouped};
 use std::fmt::Write as _;
 
-/// Throughputs that differ by more than this are drawn in powers of ten.
+/// A wider span of throughputs is drawn in powers of ten.
 const SPAN: f64 = 60.0;
 
 /// A row, and under which name it is drawn.

@@ -27,7 +27,7 @@ pub(super) struct CurveStyle {
 }
 
 impl CurveStyle {
-    /// Of the curve of this number in the legend.
+    /// The style of curve `number` in the legend.
     pub(super) fn alone(number: usize) -> CurveStyle {
         CurveStyle { colour: number % COLOURS.len(), mark: number % MARKS.len(), dashed: false }
     }
@@ -63,7 +63,7 @@ pub(super) enum Axes {
     CpusAndAmount,
     /// CPUs, each twice the one before; amounts, each ten times the one before.
     CpusAndPower,
-    /// CPUs, each twice the one before; percent from 0 to 100, or more where there is more.
+    /// CPUs, in powers of two; percent from 0 to 100, or to a higher maximum.
     CpusAndPercent,
     /// Nanoseconds, and a percentage that falls to next to nothing, each ten times the one before.
     TimeAndTail,
@@ -230,7 +230,7 @@ impl Plot<'_> {
                         .draw_series([PathElement::new(vec![(x, low), (x, high)], colour.stroke_width(1))])?;
                 }
             }
-            // Of a fine curve some points tell it from others.
+            // A fine curve gets only some marks to distinguish it.
             let every = series.points.len().div_ceil(MARKS_MAX).max(1);
             let (at, filled) = (series.points.iter().step_by(every).map(place), colour.filled());
             match series.look.mark {

@@ -23,7 +23,7 @@ struct Source {
 struct Headline {
     /// What it claimed, with its own figures.
     claim: &'static str,
-    /// What is done, as the beginning of a sentence.
+    /// The work of the workload, as the beginning of a sentence.
     doing: &'static str,
     /// The rows that show it, at the most CPUs there are.
     workload: &'static str,

@@ -30,7 +30,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// What a worker is told: a [`Setting`], and which of its tasks it is.
+/// A worker's orders: a [`Setting`], and the number of its task.
 #[derive(Serialize, Deserialize)]
 struct Orders {
     workload: String,
@@ -41,7 +41,7 @@ struct Orders {
     index: usize,
 }
 
-/// What a worker says when it has set up.
+/// The message of a worker that has set up.
 const READY: &str = "ready";
 
 /// The tasks of a run as processes. Dropping it ends them.
@@ -151,7 +151,7 @@ impl Crew for Processes {
         if std::mem::replace(&mut self.stopped, true) {
             return;
         }
-        // The number of one that has been waited for may be another's by now.
+        // The number of a reaped worker may belong to another process by now.
         for worker in self.workers.iter_mut().filter_map(TaskProcess::running) {
             // That it has just ended is no harm.
             let _ = kill_process(worker, Signal::TERM);
@@ -174,7 +174,7 @@ impl Drop for Processes {
         drop(self.start.take());
         self.stop();
         for worker in &mut self.workers {
-            // They end by themselves; there is nobody to tell otherwise.
+            // The workers end by themselves; an error would have no reader.
             let _ = worker.child.wait();
         }
     }

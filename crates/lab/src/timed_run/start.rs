@@ -1,10 +1,11 @@
 //! Start: the moment from which all tasks of a run work.
 //!
 //! # Theory
-//! A byte in a pipe that nobody takes. Tasks poll for it, and the one write makes all of them ready to run, none by
-//! the help of another. A barrier does not, nor does a byte for each: a woken task has a lock to pass or a byte to take, and
-//! the next is woken after that. With many tasks on each CPU that is a queue in which each waits for its turn on a CPU whose
-//! other tasks work already, milliseconds each, while the tasks of another CPU sleep, and it with them, for seconds.
+//! A byte in a pipe that nobody takes. Tasks poll for it, and a single write makes all of them ready to run, without
+//! help from other tasks. A barrier does not, nor does a byte for each: a woken task has a lock to pass or a byte to
+//! take, and the next is woken after that. With many tasks on each CPU that is a queue in which each waits for its turn
+//! on a CPU whose other tasks work already, milliseconds each, while the tasks of another CPU sleep, and it with them,
+//! for seconds.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
@@ -27,7 +28,7 @@ pub(super) fn start() -> Result<(Start, PipeReader)> {
 impl Start {
     /// Lets all waiting tasks begin, and those that come later.
     pub(super) fn give(mut self) {
-        // When nobody is left to read it, nobody waits.
+        // If all readers are gone, no task waits.
         let _ = self.0.write_all(b"!");
     }
 }
@@ -64,7 +65,7 @@ mod tests {
             for _ in 0..TASKS {
                 let (said, gate, over) = (said.clone(), &gate, &over);
                 scope.spawn(move || {
-                    // All on one CPU: there none of them can pass anything on before it has its turn.
+                    // All tasks share one CPU: there a task cannot pass anything on before its turn.
                     let _ = cpu::pin(only);
                     said.send(task_number()).unwrap();
                     assert!(wait(gate));

@@ -32,7 +32,7 @@ pub(super) struct Part {
     pub(super) end: Duration,
     pub(super) context_switches: Option<u64>,
     pub(super) task_time: Option<(TaskTime, Duration)>,
-    /// Of the timed pass: its latencies, and its operations per second.
+    /// Latencies and operations per second of the timed pass.
     #[serde(with = "as_counts")]
     pub(super) latency_ns: Histogram<u64>,
     pub(super) timed_ops_per_s: f64,
@@ -63,7 +63,7 @@ mod as_counts {
     }
 }
 
-/// What the system has counted of a task when it begins to work.
+/// The system's counts for a task when the task begins to work.
 struct Begun {
     context_switches: Option<u64>,
     time: Option<TaskTime>,
@@ -155,7 +155,7 @@ fn warm_up(task: &mut dyn Task, calls: &mut dyn Calls, limit: Limit) -> Result<(
     Ok(())
 }
 
-/// A task that has set up, and what tells it when to end.
+/// A task that has set up, and its limit.
 struct ReadyTask<'a> {
     task: &'a mut dyn Task,
     calls: &'a mut dyn Calls,

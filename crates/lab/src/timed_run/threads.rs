@@ -22,7 +22,7 @@ pub(super) struct Threads<'scope, 'run> {
 /// Starts a thread for each task of the run, and lets `conduct` lead them.
 ///
 /// # Errors
-/// When there cannot be so many threads; those of `conduct`.
+/// When the system refuses so many threads; errors of `conduct`.
 pub(super) fn with_crew<T>(
     setting: &Setting<'_>,
     conduct: impl FnOnce(Threads<'_, '_>) -> Result<T>,

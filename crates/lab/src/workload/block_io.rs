@@ -29,7 +29,7 @@ pub(super) enum Position {
     Followed,
 }
 
-/// Whose blocks they are, in a file that is shared.
+/// The owner of the blocks in a shared file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Blocks {
     /// Those of one task alone.
@@ -88,7 +88,7 @@ struct BlockIo {
 }
 
 impl BlockIo {
-    /// What a block holds before the first step: a byte that tells its number.
+    /// The content of a block before the first step: a byte derived from its number.
     fn before(block: usize) -> u8 {
         (block % 100) as u8 + 1
     }

@@ -64,7 +64,7 @@ impl Task for LockLoop {
         call(calls, file, Lock::ExclusiveWait)?;
         let while_held = another_owner_tries()?;
         call(calls, file, Lock::Unlock)?;
-        // In a file of all, yet others may have it.
+        // In a shared file another task may have the lock.
         let after = if self.spot.shared { Ok(()) } else { another_owner_tries()? };
         if (while_held, after) == (Err(Errno::EAGAIN), Ok(())) {
             return Ok(());

@@ -55,7 +55,7 @@ impl Spot {
     }
 }
 
-/// Makes a directory that another task may have made already.
+/// Makes a directory unless another task has made it already.
 pub(super) fn make_dir(calls: &mut dyn Calls, path: &str) -> CallResult<()> {
     match calls.mkdir(path) {
         Err(Errno::EEXIST) => Ok(()),

@@ -38,7 +38,7 @@ impl CorpusCopy {
         CorpusCopy { top: format!("{}/tree", seat.dir), corpus: seat.corpus }
     }
 
-    /// All of it, in place of what there may be.
+    /// Unpacks the whole tree, replacing an earlier one.
     fn unpack(&self, calls: &mut dyn Calls) -> CallResult<()> {
         remove_tree(calls, &self.top)?;
         calls.mkdir(&self.top)?;

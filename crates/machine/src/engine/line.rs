@@ -81,7 +81,7 @@ pub(crate) struct Line {
     pub(crate) first: u16,
     /// The CPU that came last; stale when `first` is `NOBODY`.
     pub(crate) last: u16,
-    /// Up to when its owner has used it, in cycles; the owner may be ahead of its time.
+    /// The time until which its owner has used it, in cycles; the owner may be ahead of its time.
     pub(crate) used_until: u64,
     /// Index into the engine's sets of sleepers, plus 1; 0 while nobody has slept on it.
     pub(crate) sleepers: u32,
@@ -93,7 +93,7 @@ pub(crate) struct Line {
     pub(crate) dirty: bool,
 }
 
-/// What moving a line costs on this machine, as a table.
+/// The cost of moving a line on this machine, as a table.
 pub(crate) struct Prices {
     table: [[[u32; super::topology::CLASSES_MAX]; 4]; 3],
     shared_load_busy: u64,

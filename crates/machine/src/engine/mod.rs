@@ -5,14 +5,13 @@
 //! the caller does the real operation on the host's memory. So the operations of all CPUs happen one after
 //! the other, and any run is sequentially consistent.
 //!
-//! **Order.** The CPU with the least clock runs. What concerns others (a miss, a wake-up) it may do only
-//! while its clock is the least: such events happen in the exact order of simulated time. A *hit* concerns
-//! nobody (unless somebody has asked for the line): it may be done up to the *look-ahead* past the least clock.
-//! The look-ahead is the cheapest transfer that takes something from another cache. That is the classical bound
-//! of conservative simulation: whatever a CPU at time t begins, no other can notice before t + look-ahead. So a
-//! CPU works on its own lines without a switch to the others for dozens of accesses, and the result is one
-//! that the real order allows too. A line notes until when its owner has used it, ahead of time or not, so nobody
-//! receives a value before it was written.
+//! **Order.** The CPU with the least clock runs. Events that concern other CPUs (a miss, a wake-up) wait until the
+//! CPU's clock is the least: such events happen in the exact order of simulated time. A *hit* concerns nobody (unless
+//! somebody has asked for the line): it may be done up to the *look-ahead* past the least clock. The look-ahead is the
+//! cheapest transfer that takes something from another cache. That is the classical bound of conservative simulation:
+//! whatever a CPU at time t begins, no other can notice before t + look-ahead. So a CPU works on its own lines without
+//! a switch to the others for dozens of accesses, and the result is one that the real order allows too. A line notes
+//! until when its owner has used it, ahead of time or not, so nobody receives a value before it was written.
 //!
 //! **Jitter.** On a real machine no two rounds of a loop take the same time. Without that, programs fall into
 //! step: a CPU that frees a lock and takes it again always wins, by the same few cycles, for ever. So, from
@@ -88,7 +87,7 @@ pub(crate) enum Doing {
 /// The most lines that a spinner can wait on at once.
 pub(crate) const SPIN_LINES_MAX: usize = 8;
 
-/// Of how many misses one is followed by a hiccup.
+/// The number of misses of which one is followed by a hiccup.
 const HICCUP_ONE_IN: u64 = 64;
 
 /// The lines loaded since the last spin hint.
@@ -116,7 +115,7 @@ impl Window {
         self.as_spin().is_some_and(|lines| lines.contains(&line))
     }
 
-    /// What was done since the last hint is more than looking.
+    /// Marks the accesses since the last hint as more than reading.
     fn spoil(&mut self) {
         self.loads = SPIN_LINES_MAX + 1;
     }
@@ -161,7 +160,7 @@ pub(crate) struct CpuState {
     kicked: bool,
     /// Whether it has a physical CPU.
     on_cpu: bool,
-    /// When its physical CPU is given to another that waits.
+    /// The time at which another waiting CPU gets its physical CPU.
     slice_end: u64,
 }
 
@@ -351,7 +350,7 @@ impl Engine {
         EngineStep::Done
     }
 
-    /// What now and then comes between an access that missed and the next instruction.
+    /// The occasional delay between an access that missed and the next instruction.
     #[inline]
     fn hiccup(&mut self) -> u64 {
         if !self.jitter {

@@ -1,4 +1,4 @@
-//! What is counted for each line, so that the report can say which are hot and why.
+//! Counts for each line, so that the report can name the hot lines and the reasons.
 
 use std::panic::Location;
 
@@ -33,7 +33,7 @@ pub(crate) struct LineStatistics {
     /// The line's address / 64. Immutable.
     pub(crate) tag: u64,
     pub(crate) misses: u64,
-    /// Cycles in which CPUs stood still for this line: queueing for it and fetching it.
+    /// Cycles in which CPUs stalled for this line: queueing for it and fetching it.
     pub(crate) stall: u64,
     /// Cycles in which CPUs spun until it changed.
     pub(crate) waited: u64,
