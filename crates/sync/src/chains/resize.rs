@@ -54,7 +54,7 @@ impl<N: Node + Send + Sync> Chains<N> {
     }
 
     /// Calls `begin` with the current array, in a section, if it may be moved to one of `buckets` buckets. None if not,
-    /// or if `begin` returns None: then nothing has changed.
+    /// or if `begin` gives up: then nothing has changed.
     fn when_ready<R>(&self, buckets: usize, begin: impl Fn(&Array<N>, &Guard<'_>) -> Option<R>) -> Option<R> {
         loop {
             let guard = self.read();

@@ -38,17 +38,18 @@
 //! together are the opposite of the global one, the negative ones that may be kept are at most half of that, and so
 //! each epoch at least halves it.
 //!
-//! *What has ways of its own.* An object has one way in each cache, and makes room for any other that has the same. Were a mount,
-//! which every open counts, among the files, then each thread that opens the file that shares its way would write the mount's line.
-//! So values that stay, of which there are few, have ways that the others do not take.
+//! *Separate ways.* An object has one way in each cache, and evicts any other object of the same way. Were a mount,
+//! which every open counts, among the files, then each thread that opens the file that shares its way would write the
+//! mount's line. So the few lasting values have ways of their own.
 //!
-//! *When a cache is flushed.* Every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and looks whether
-//! it was the last of the epoch. A thread that has flushed `PATIENCE` times more in an epoch, fewer times among hundreds, flushes
-//! the caches of all laggards. A laggard that has counted nothing in a whole epoch is *retired*: its cache is no more waited for
-//! until its owner counts again. The thread that retires it takes over its reviews, to free what is dead in parts. Other objects
-//! are freed by the thread in whose cache their count came to 0, mostly the one that made them. Each thread's garbage is thus some
-//! times `TURNS` objects, and as much more as is dropped until a thread that lost its CPU while it counted has it again. What idle
-//! threads leave is freed by a thread in the background (`idle.rs`).
+//! *When a cache is flushed.* Every `TURNS` counts, and more rarely among hundreds, a thread flushes its cache and
+//! looks whether it was the last of the epoch. A thread that has flushed `PATIENCE` times more in an epoch, fewer times
+//! among hundreds, flushes the caches of all laggards. A laggard that has counted nothing in a whole epoch is
+//! *retired*: its cache is no more waited for until its owner counts again. The thread that retires it takes over its
+//! reviews, to free what is dead in parts. Other objects are freed by the thread in whose cache their count came to 0,
+//! mostly the one that made them. Each thread's garbage is thus some times `TURNS` objects, and as much more as is
+//! dropped until a thread that lost its CPU while it counted has it again. A background thread frees the garbage of
+//! idle threads (`idle.rs`).
 //!
 //! *Weak references* (`weak.rs`) keep nothing. A value to which one leads is reviewed twice: when it is found dead, they are made to lead
 //! nowhere, and it is freed if it is found dead again.
@@ -126,7 +127,7 @@ pub struct Ref<T: Send + Sync + 'static, S: Stay = Passing> {
 
 /// How long values stay: it decides which ways may count them.
 pub trait Stay: 'static {
-    /// They have ways that those which come and go do not take.
+    /// Lasting values have ways that passing values do not take.
     const STANDS: bool;
 }
 
@@ -156,7 +157,7 @@ impl<T: Send + Sync + 'static> Ref<T> {
         Ref::new_with(|| value)
     }
 
-    /// As [`new`](Self::new), of what `make` makes: in its place, and not moved there.
+    /// Like [`new`](Self::new), with the value constructed in place by `make`.
     #[inline]
     pub fn new_with(make: impl FnOnce() -> T) -> Ref<T> {
         Ref { counted: Counted::allocate(make), marker: PhantomData }
@@ -228,14 +229,14 @@ fn into_counted<T: Send + Sync + 'static>(this: Ref<T>) -> *mut Counted<T> {
 /// Drops every value whose last reference is gone now, and those that then lose theirs. Stops all counting for a
 /// moment: for exact answers (statistics, unmount, looking for leaks), not for every call.
 ///
-/// References that wait for a grace period are not gone yet: flush their RCU domain first. In a destructor of such a
-/// value, and while the caller borrows one, this does nothing: it would wait for itself, or for another that waits for this one.
+/// References that wait for a grace period are not gone yet: flush their RCU domain first. Does nothing in a destructor
+/// of such a value, or while the caller borrows one: it would wait for itself, or for a thread that waits for this one.
 pub fn settle() {
     world(Host::here()).settle();
 }
 
-/// Of each of `refs`, whether it was the only reference to its value at a moment during the call; no more than that, as others
-/// may have been made from it since. As costly as [`settle`]; and where that does nothing, no is the answer to all.
+/// For each of `refs`, whether it was the only reference to its value at a moment during the call; more references may
+/// exist since. Costs as much as [`settle`]; returns false for every object where `settle` does nothing.
 ///
 /// ```
 /// use sluice_sync::{Ref, refcache::sole};

@@ -36,7 +36,7 @@ pub(super) struct Header {
     birth: Birth,
 }
 
-/// What there is once for all objects of a type, or for one to which weak references lead: then it is part of a [`WeakKind`].
+/// The shared state of all objects of a type, or of a single object with weak references, as part of a [`WeakKind`].
 #[derive(Clone, Copy)]
 struct ObjectKind {
     /// Frees the object, of whatever type.
@@ -44,7 +44,7 @@ struct ObjectKind {
     has_weak: bool,
 }
 
-/// What there is for an object to which weak references lead.
+/// The extra state of an object with weak references.
 #[repr(C)]
 struct WeakKind {
     kind: ObjectKind,
@@ -108,7 +108,7 @@ impl Object {
         unsafe { self.0.as_ref() }
     }
 
-    /// What a weak reference leads to, if it does.
+    /// The object to which a weak reference leads, if any.
     pub(super) fn found(address: *mut Header) -> Option<Object> {
         NonNull::new(address).map(Object)
     }
@@ -136,7 +136,7 @@ impl Object {
         kind.has_weak.then(|| unsafe { &(*std::ptr::from_ref(kind).cast::<WeakKind>()).slot })
     }
 
-    /// Where its weak references lead, from now on if not before. The caller has a reference.
+    /// The slot of its weak references, made at the first call. The caller has a reference.
     pub(super) fn weak(self) -> Arc<WeakSlot> {
         if let Some(slot) = self.weak_slot() {
             return slot.clone();

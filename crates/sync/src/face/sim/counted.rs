@@ -55,7 +55,7 @@ impl<T> Arc<T> {
     /// The reference that became `raw`.
     ///
     /// # Safety
-    /// `raw` came from [`into_raw`](Self::into_raw), and no other `Arc` is made of that reference.
+    /// `raw` came from [`into_raw`](Self::into_raw), and no second `Arc` is made from it.
     #[allow(unsafe_code)]
     pub unsafe fn from_raw(raw: *const T) -> Arc<T> {
         // SAFETY: into_raw() forgot a `sync::Arc` of the value; the caller says that it is ours.

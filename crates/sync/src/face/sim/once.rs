@@ -112,7 +112,7 @@ impl<T> From<T> for OnceLock<T> {
     }
 }
 
-/// As [`std::sync::LazyLock`], for what can be made more than once.
+/// A [`std::sync::LazyLock`] for values that may be computed more than once.
 #[derive(Debug)]
 pub struct LazyLock<T, F = fn() -> T> {
     value: OnceLock<T>,
