@@ -66,7 +66,7 @@ const TURNS: u32 = 8;
 struct Rate {
     calls: u64,
     seconds: f64,
-    /// Times that one of them lost its CPU, or gave it up.
+    /// How often a thread lost its CPU, or gave it up.
     switches: u64,
 }
 

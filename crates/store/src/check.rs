@@ -6,8 +6,9 @@
 //! 2. the tree: the checksums of its pages, then of its records;
 //! 3. the log: the batches behind the tree's position, and what follows them. A batch that a crash cut off is a
 //!    [`Gravity::Note`]; one that can only have been damaged afterwards (`tail.rs`) is damage, and what later batches changed is lost;
-//! 4. the segments: each extent that records name lies within one segment, beside no other, and is what was written; the
-//!    blocks of all are as many as the table says. Of an extent that several records name the file system says how many.
+//! 4. the segments: each extent that records name lies within one segment, beside no other, and is what was written;
+//!    the blocks of all are as many as the table says. The file system states the number of owners of an extent that
+//!    several records name.
 //!
 //! # Cost
 //! Each file is read once, an extent's blocks once however many records name them. In memory: what recovery changes, and
@@ -40,7 +41,7 @@ pub enum Gravity {
     Note,
     /// A count is wrong; [`Store::repair`] mends it, and nothing is lost.
     Count,
-    /// Something that was durable is not what it was.
+    /// Durable data differs from the data that was written.
     Damage,
 }
 
@@ -100,7 +101,7 @@ pub trait Look {
     /// Takes each record once more, at the end of a check that found something.
     fn see_again(&mut self, _key: &[u8], _value: &[u8]) {}
 
-    /// What a record is, for a person; nothing if a person need not know.
+    /// A description of a record for a person; None if it is of no interest to a person.
     fn describe(&self, key: &[u8]) -> String;
 
     /// The extents that a record names; none if it is damaged.
@@ -142,11 +143,12 @@ impl Report {
 }
 
 impl Store {
-    /// Looks at the whole store on `disk`, which is not changed. Its records are shown to `look` as they are after
-    /// recovery; `progress` is called now and then.
+    /// Looks at the whole store on `disk`, which is not changed. `look` sees the records as of recovery; `progress` is
+    /// called now and then.
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], and the disk's. What is damaged is no error, but a finding.
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], and the disk's. Damage in the store is a finding, not an
+    /// error.
     pub fn check(
         disk: Arc<dyn Disk>,
         look: &mut dyn Look,
@@ -184,8 +186,9 @@ impl Store {
         Ok(report)
     }
 
-    /// As [`check`](Self::check), of a store [over](Self::over) the engine that `open` opens for that, and `data` with segments of this
-    /// size. It may be in use: what looks damaged is looked at again, as it is by then, and counts are compared if nothing has changed.
+    /// As [`check`](Self::check), of a store [over](Self::over) the engine that `open` opens for that, and `data` with
+    /// segments of this size. The store may be in use: a suspected fault is checked again against the current state,
+    /// and counts are compared if nothing has changed.
     ///
     /// # Errors
     /// As [`check`](Self::check), and those of `open`.
@@ -246,7 +249,7 @@ impl Store {
             return Err(StoreError::Damaged("records name what cannot be".into()));
         }
         let mut table = Table::named(&extents);
-        // What was written up to there may get its name yet: an end does not go back.
+        // Extents that were written up to there may still get a record: an end never decreases.
         for (one, former) in table.uses.iter_mut().zip(&behind.table.uses) {
             one.end = one.end.max(former.end);
         }
@@ -366,8 +369,8 @@ fn records(
     Ok((spans, shared))
 }
 
-/// Takes out of `spans`, which are sorted, those that lie in no segment, and finds those that lie in others: all these, each with
-/// whether it could be right.
+/// Removes from the sorted `spans` those that lie in no segment, and returns these and all that overlap other spans,
+/// each with whether it could be right.
 fn doubtful(spans: &mut Vec<Span>, blocks: u32, report: &mut Report) -> BTreeMap<Span, bool> {
     let mut doubtful = BTreeMap::new();
     spans.retain(|span| {
@@ -412,7 +415,7 @@ fn refuse(
     each_record(engine, &mut |key, value| {
         for span in look.extents(key, value).iter().map(Extent::span) {
             let Some(could_be_right) = doubtful.get(&span) else { continue };
-            // Those that are taken do not overlap: the last that begins before this one's end is the one to look at.
+            // Taken spans do not overlap: only the last span that begins before this span's end can overlap it.
             let end = Span { block: span.end(), blocks: 0, ..span };
             let before = taken.range(..end).next_back();
             let is_taken = before
@@ -445,7 +448,7 @@ fn counts(extents: &[Span], table: &Table, report: &mut Report) {
 /// Whether a record still has this value.
 type Stands<'s> = dyn Fn(&[u8], &[u8]) -> Result<bool, StoreError> + 's;
 
-/// What `ask` finds in the engine as it is now.
+/// The result of `ask` on the engine's current state.
 fn again<T>(
     open: &impl Fn() -> Result<Box<dyn Engine>, StoreError>,
     ask: impl FnOnce(&dyn Engine) -> Result<T, StoreError>,
@@ -456,7 +459,7 @@ fn again<T>(
     found
 }
 
-/// Reads all data once. What is wrong is a finding if the record that names it still stands.
+/// Reads all data once. A mismatch is a finding if the record that names the extent still stands.
 fn data_of(
     (engine, segments, stands): (&dyn Engine, &Segments, &Stands<'_>),
     shared: &mut SharedSpans,
@@ -472,7 +475,7 @@ fn data_of(
             if failed.is_some() || done >= of || extent.span().end() > segments.blocks() {
                 return;
             }
-            // What records share is read once, if they agree on its checksums.
+            // A shared extent is read once, if its records agree on its checksums.
             let read = shared.get_mut(&extent.span());
             let wrong = match &read {
                 Some(Some((read, wrong))) if *read == extent => wrong.clone(),
@@ -507,7 +510,7 @@ fn data_of(
     failed.map_or(Ok(()), Err)
 }
 
-/// What is not as it was written in `extent`: one finding will do.
+/// The first mismatch of `extent` with its checksums, if any.
 fn unlike(segments: &Segments, extent: &Extent, buf: &mut Vec<u8>) -> Result<Option<String>, StoreError> {
     for start in (0..extent.len()).step_by(1 << 20) {
         buf.resize((extent.len() - start).min(1 << 20) as usize, 0);

@@ -49,7 +49,8 @@ impl Core {
         Batch::merge(batches, |key| self.engine.get(key)).inspect_err(|error| self.fail(error))
     }
 
-    /// Brings `batch` to the tree, which then has all before `position`, and all of `cut`. Called with `checkpoint` locked.
+    /// Applies `batch` to the tree, which then has all batches before `position`, and all changes of `cut`. Called with
+    /// `checkpoint` locked.
     fn apply(&self, batch: &Batch, position: Position, cut: u64) -> Result<(), StoreError> {
         let applied = self.segments.after(batch.changes()).and_then(|table| {
             let behind = Behind { position, table };

@@ -9,9 +9,9 @@
 //!   CPU 0   [ T1 ][ T3 ]   |  [ T6 ]          |: the cut. T1, T2, T3 and T4 are in the batch, T5 and T6 in the next.
 //!   CPU 1   [ T2 ][ T4 ]   |  [ T5 ]
 //! ```
-//! What is too large to be copied at each change, such as the contents of files, the store's [`Source`] adds in the cut: no
-//! transaction is under way then, so it adds what is true after the same transactions. What is too large for a record it
-//! copies in the cut, and writes to the segments when transactions go on.
+//! Values that are too large to be copied at each change, such as the contents of files, are added by the store's
+//! [`Source`] in the cut: no transaction is under way then, so the values are as of the same transactions. The source
+//! copies values that are too large for a record in the cut, and writes them to the segments when transactions go on.
 //!
 //! # Clients must
 //! - begin a transaction before they take the locks under which they change an object, and end it after the last change: a
@@ -41,7 +41,7 @@ use sluice_sync::{BrLock, BrReadGuard, LockClass, Mutex};
 static CIL: LockClass = LockClass::new("store.cil");
 static BUFFER: LockClass = LockClass::new("store.cil.buffer");
 
-/// Of the room mostly so many bytes are taken at once.
+/// Room is mostly taken in multiples of this many bytes.
 const GRAIN: u64 = 1024;
 /// What a caller has broken.
 const ASKED: &str = "a transaction writes no more than it asked for";
@@ -59,7 +59,8 @@ pub(crate) struct Cil {
     planted: Planted,
 }
 
-/// Adds to each push what changes are too large to copy when they are made.
+/// No transaction is under way, and none begins before this call returns: it must be quick, and must not begin a
+/// transaction.
 pub trait Source: Send + Sync {
     /// Adds the values that objects have now. No transaction is under way, and none begins before this returns: it must be
     /// quick, and begin none itself.
@@ -161,7 +162,7 @@ impl Added {
         self.again = true;
     }
 
-    /// What must be added cannot be known, because of `error`: the push fails, and with it the store.
+    /// The values to add are unknown because of `error`: the push fails, and the store with it.
     pub fn fail(&mut self, error: StoreError) {
         self.failed.get_or_insert(error);
     }
@@ -177,7 +178,7 @@ impl Added {
         self.records.push_splice(key, u64::MAX, splice);
     }
 
-    /// Writes that there is no object `key` any more.
+    /// Logs the removal of the object `key`.
     pub fn remove(&mut self, key: &[u8]) {
         self.records.push(key, u64::MAX, None);
     }
@@ -195,7 +196,7 @@ impl Added {
 
 /// What a push took.
 pub(crate) struct Cut {
-    /// Of each CPU, and last those of the source.
+    /// Records of each CPU, and then those of the source.
     pub(crate) records: Vec<Records>,
     /// Bytes to give back to [`Cil::give_back`] once the records are in the log.
     pub(crate) room: u64,
@@ -284,7 +285,8 @@ impl Cil {
     }
 }
 
-/// One change that reaches the disk whole or not at all. It stays on its thread, and ends when it is dropped.
+/// One change that reaches the disk whole or not at all. A transaction stays on its thread, and ends when it is
+/// dropped.
 pub struct Transaction<'c> {
     cil: &'c Cil,
     /// Bytes that were asked for and not written yet. *owner only*
@@ -303,7 +305,7 @@ impl Transaction<'_> {
         self.write(key, version, Some(value));
     }
 
-    /// Writes that there is no object `key` any more.
+    /// Logs the removal of the object `key`.
     ///
     /// # Panics
     /// As [`put`](Self::put).

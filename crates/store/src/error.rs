@@ -7,15 +7,15 @@ use std::{error, fmt, io};
 pub enum StoreError {
     /// The directory holds no store.
     NotAStore,
-    /// There is a store already where one was to be made.
+    /// The new store's place already contains a store.
     Exists,
-    /// Another process, or this one, has the store open: which, if it can be told.
+    /// Another process, or this one, has the store open: its process number, if known.
     InUse(Option<u32>),
     /// A process that cannot be seen from here has the store open: which, and what can be done.
     Claimed(String),
     /// A newer program made it: its format version.
     NewerFormat(u32),
-    /// What is on the disk cannot be right: which part, and how that shows.
+    /// The disk's content is inconsistent: the damaged part, and the evidence.
     Damaged(String),
     /// Batches of the log that were durable cannot be read: how that shows. Nothing was changed.
     DamagedLog(String),

@@ -32,7 +32,7 @@ pub(crate) struct Super {
     pub(crate) log_size: u64,
     /// Bytes of each segment.
     pub(crate) segment_size: u64,
-    /// It is in use without flushes, or was, and did not end cleanly.
+    /// The store is or was in use without flushes, and did not end cleanly.
     pub(crate) is_volatile: bool,
 }
 

@@ -98,7 +98,7 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Whether one of those that gather may push now; if so it is to [close](Self::close) the group.
+    /// Whether a gathering caller may push now; if so, that caller [closes](Self::close) the group.
     fn call(&mut self) -> bool {
         let is_due = self.in_flight == 0 || self.gathered * 2 >= self.crowd.div_ceil(16);
         let may_lead = self.gathered > 0 && !self.is_led && is_due && self.in_flight < IN_FLIGHT;
@@ -117,7 +117,7 @@ impl Callers {
         members
     }
 
-    /// A push for so many has ended: those that gather, if one of them may lead now.
+    /// Ends a push for `members` callers; returns the gathering group if one of its callers may lead now.
     fn end(&mut self, members: usize) -> Option<Arc<Group>> {
         self.in_flight -= 1;
         self.waiting -= members;
@@ -165,7 +165,8 @@ impl Core {
     }
 }
 
-/// A push under way. Its members are woken when this is dropped, also by a panic: then nothing is known of what it wrote.
+/// A push under way. Its members are woken when it is dropped, also by a panic: then the state of the written data is
+/// unknown.
 struct Flight<'f> {
     core: &'f Core,
     group: &'f Group,
@@ -247,7 +248,7 @@ mod tests {
         let store = Store::open(shared(), options.clone()).expect("a store");
         let has = |key: &[u8]| store.get(key).expect("memory").is_some();
         assert_eq!((has(b"whole"), has(b"not synchronised"), has(b"half")), (true, false, false));
-        // One that a destructor makes while another panic goes on is whole.
+        // A transaction of a destructor during another panic is complete.
         struct Changes<'s>(&'s Store);
         impl Drop for Changes<'_> {
             fn drop(&mut self) {

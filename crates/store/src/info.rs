@@ -21,9 +21,10 @@ pub struct Info {
     pub version: u32,
     /// Bytes of the log.
     pub log_size: u64,
-    /// Bytes of each file of data; 0: there are none.
+    /// Bytes of each data file; 0 for a store without data files.
     pub segment_size: u64,
-    /// It is in use without flushes ([`Options::volatile`]), or was, and did not end cleanly: then what it held is lost.
+    /// The store is or was in use without flushes ([`Options::volatile`]), and did not end cleanly: then its content is
+    /// lost.
     pub is_volatile: bool,
 }
 
@@ -39,7 +40,7 @@ pub struct Content {
 }
 
 impl Info {
-    /// Of a store that is made with `options` and whose records an engine keeps.
+    /// The info of a new store that is made with `options` and whose records an engine keeps.
     ///
     /// # Errors
     /// The system's, without random numbers.
@@ -80,8 +81,8 @@ impl Store {
         read_any_super(disk).map(Info::of)
     }
 
-    /// What is in the store on `disk`, which nobody writes meanwhile, and which is not changed. Visits the records of the tree
-    /// with these `keys`.
+    /// The content of the store on `disk`, which is only read and which no other process writes meanwhile. Visits the
+    /// records of the tree with these `keys`.
     ///
     /// # Errors
     /// As [`info`](Self::info).
@@ -106,8 +107,8 @@ impl Store {
         Ok(Content { log_used, batches, data_bytes: behind.table.live_bytes() })
     }
 
-    /// As [`content`](Self::content), of this store, which is in use: what its log held when it was asked, and data and records as of
-    /// everything that is durable by then, if the tree can be brought there.
+    /// The variant of [`content`](Self::content) for this store while in use: the log as of the call, and data and
+    /// records as of all durable batches, if the tree can be brought there.
     ///
     /// # Errors
     /// As [`get`](Self::get).

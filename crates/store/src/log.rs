@@ -165,7 +165,7 @@ impl Log {
     /// # Errors
     /// The disk's.
     pub(crate) fn read(&self, position: Position) -> Result<Option<(Batch, Position)>, StoreError> {
-        // The place where it is if it fits, and the place where it is if it does not.
+        // The batch's place if it fits before the end of the log, and its place if it does not.
         for offset in [position.offset, 0] {
             if let Some(found) = self.read_at(Position { offset, ..position })? {
                 return Ok(Some(found));

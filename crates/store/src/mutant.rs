@@ -15,7 +15,7 @@ pub(crate) enum Mutant {
     PositionWithoutRecords,
     /// A batch counts as durable before those in front of it are.
     DoneOutOfOrder,
-    /// Of two versions of a key in a batch the older is kept.
+    /// A batch keeps the older of two versions of a key.
     OldestVersion,
     /// A push takes the CPUs' buffers one by one, without excluding transactions.
     CutInParts,

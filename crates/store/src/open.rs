@@ -37,7 +37,7 @@ impl Store {
     /// Makes a store on `disk` and opens it.
     ///
     /// # Errors
-    /// [`StoreError::Exists`], and the disk's: what was made by then stays.
+    /// [`StoreError::Exists`]; errors of the disk: then the partly made store stays.
     pub fn create(disk: Arc<dyn Disk>, options: Options) -> Result<Store, StoreError> {
         if disk.open(SUPER).is_ok() {
             return Err(StoreError::Exists);
@@ -119,9 +119,9 @@ impl Store {
         Store::start((disk, below, blocks), Some(log), Box::new(engine), behind, options, planted)
     }
 
-    /// The store whose records `engine` keeps, which makes each batch durable by itself: there is no log beside it. What is
-    /// given to the engine at a push is what a log would hold. `options.log_size` bounds what may wait for a push. `data` has segments
-    /// of `options.segment_size`; without it the records have everything.
+    /// The store whose records `engine` keeps, which makes each batch durable by itself: there is no log beside it. At
+    /// a push the engine gets the records that a log would hold. `options.log_size` bounds what may wait for a push.
+    /// `data` has segments of `options.segment_size`; without it the records have everything.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], and the engine's.
@@ -241,7 +241,7 @@ fn shared_disk(disk: impl Disk + 'static) -> Arc<dyn Disk> {
     Arc::from(Box::new(disk) as Box<dyn Disk>)
 }
 
-/// Lets the file `super` say this. It is one sector, written whole or not at all.
+/// Lets the file `super` say this. The file is one sector, written whole or not at all.
 fn mark(disk: &dyn Disk, says: Super) -> Result<(), StoreError> {
     let file = disk.open(SUPER).map_err(StoreError::io("open `super`"))?;
     file.write_at(&says.encode(), 0).and_then(|()| file.sync()).map_err(StoreError::io("write `super`"))
@@ -259,7 +259,7 @@ fn end_volatile(disk: &dyn Disk) -> Result<(), StoreError> {
     mark(disk, Super { is_volatile: false, ..read_any_super(disk)? })
 }
 
-/// What the file `super` says of a store that can be used.
+/// The file `super` of a usable store.
 ///
 /// # Errors
 /// [`StoreError::Lost`]; as [`read_any_super`].

@@ -19,22 +19,23 @@ pub struct Options {
     /// Bytes of memory that what is in the log and not in the tree may take, at least a megabyte. A quarter of it may wait for a push
     /// beside that; while that is formed there is another copy of it.
     pub memory: u64,
-    /// Whether a thread of the store pushes by age and checkpoints. Without, calls do what they must, and nothing else happens.
+    /// Whether a thread of the store pushes by age and checkpoints. Without the thread, calls do the necessary work,
+    /// and the rest is left.
     pub background: bool,
     /// Nothing is flushed before the store is closed: what is written only makes room in memory. After a crash, of the process or the
     /// machine, the store is [lost](crate::StoreError::Lost).
     pub volatile: bool,
-    /// Of a store in an object store: where this machine keeps what was read and written.
+    /// For a store in an object store: this machine's cache of objects that were read or written.
     pub disk_cache: Option<DiskCache>,
-    /// Of a store in an object store: it is taken from any process that has it open.
+    /// For a store in an object store: the store is taken from any process that has it open.
     pub takeover: bool,
 }
 
-/// A directory on this machine's disk in which copies of objects are kept. What is there is looked at before it is believed, so
-/// it may be lost, damaged, or shared by processes.
+/// A directory on this machine's disk in which copies of objects are kept. Copies are checked before use, so the cache
+/// may be lost, damaged, or shared by processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskCache {
-    /// The directory; it is made if need be. Each store has one of its own in it.
+    /// The directory; it is made if need be. Each store has a subdirectory.
     pub dir: PathBuf,
     /// Bytes that the copies of one store may take.
     pub bytes: u64,

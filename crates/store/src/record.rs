@@ -14,7 +14,8 @@
 //! ```
 //! With the bit [`SPLICED`] in `v` the value is a [splice](crate::Splice): it is made of the one that the key had before.
 //!
-//! Before them lie the batch's spans of segments that its records name from now on, or no more, 13 bytes each:
+//! Before the records lie the batch's span changes, the spans of segments that its records begin or cease to name, 13
+//! bytes each:
 //! ```text
 //!   0          4        8        12
 //!   | segment  | block  | blocks | freed: 0 or 1 |
@@ -129,8 +130,8 @@ impl Records {
     }
 }
 
-/// The newest version of each key of all `parts`, sorted. Of equal versions the one that was written last is the newest: in the last
-/// of the parts, and there as the last.
+/// The newest version of each key of all `parts`, sorted. If versions are equal, the record written last is the newest:
+/// the last record in the last part.
 pub(crate) fn absorb(parts: Vec<Records>, planted: Planted) -> Batch {
     let mut index: Vec<Place> = Vec::with_capacity(parts.iter().map(|part| part.index.len()).sum());
     let (mut bytes, mut changes) = (Vec::with_capacity(parts.len()), Vec::new());
@@ -191,7 +192,7 @@ impl Batch {
         self.index.iter().map(|place| place.key_in(&self.parts))
     }
 
-    /// Whether some value is made of the one before it.
+    /// Whether some value derives from the key's former value.
     pub(crate) fn has_splices(&self) -> bool {
         self.index.iter().any(|place| place.is_splice)
     }
@@ -273,11 +274,11 @@ impl Batch {
         Some(Batch { parts: vec![Arc::new(bytes)], index, changes })
     }
 
-    /// One batch with the effect of `batches`, applied in their order to a tree in which keys have the values that `tree` says. It has
-    /// no bytes of its own but values that are made of former ones.
+    /// One batch with the effect of `batches`, applied in their order to a tree in which keys have the values that
+    /// `tree` says. Its own bytes are only values that derive from former ones.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when a value is to be made of one that is not there; those of `tree`.
+    /// [`StoreError::Damaged`] when the former value of a splice is missing; errors of `tree`.
     pub(crate) fn merge<'b>(
         batches: impl IntoIterator<Item = &'b Batch>,
         tree: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, StoreError>,

@@ -31,7 +31,7 @@ impl Behind {
         bytes
     }
 
-    /// What `engine` keeps, for a log of `log_size` bytes and segments of `blocks`.
+    /// The state that `engine` keeps, for a log of `log_size` bytes and segments of `blocks`.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], and the disk's.
@@ -51,7 +51,7 @@ impl Behind {
 pub(crate) enum DamagedLog {
     /// Nothing is written then.
     Refused,
-    /// What stands behind the damage is lost: the log goes on with numbers that no batch has had, so that it counts no more.
+    /// Batches behind the damage are lost: the log goes on with fresh batch numbers, so that old batches are invalid.
     CutOff,
 }
 

@@ -1,14 +1,14 @@
 //! Room: how much of the host's disk is left, so that a store that is full can still be tidied up.
 //!
-//! What is in the log must find room in the tree, and deleting writes too. So growth is refused ([`Store::has_room`]) while there is
-//! still room for what the log holds, several times over: the tree writes a changed page to a new place before it gives the old
-//! one back. Deletions go on, and end the shortage.
+//! Batches in the log must find room in the tree, and deleting writes too. So growth is refused ([`Store::has_room`])
+//! while there is still room for what the log holds, several times over: the tree writes a changed page to a new place
+//! before it gives the old one back. Deletions go on, and end the shortage.
 
 use crate::Store;
 use crate::disk::Disk;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 
-/// Of what the log holds, so many times must find room.
+/// Free space must exceed the content of the log by this factor.
 const TIMES: u64 = 2;
 
 /// How often a caller without room pushes and checkpoints at most: other callers may fill the disk meanwhile.
@@ -35,7 +35,7 @@ impl Room {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Looks at the disk. One that does not tell has room until a write fails.
+    /// Looks at the disk. A disk that does not tell its free space has room until a write fails.
     pub(crate) fn look(&self, disk: &dyn Disk) -> bool {
         let is_full = disk.free_bytes().is_ok_and(|free| free < self.reserve);
         // Relaxed: a hint. Written when it changes only: each call reads it.

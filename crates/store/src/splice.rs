@@ -16,7 +16,7 @@ const HERE: u32 = u32::MAX;
 /// Bytes before those of a piece.
 const HEAD: usize = 8;
 
-/// How a value is made of the one before it. The key has a value, or the store is damaged.
+/// Instructions to derive a value from the key's former value. The key has a value, or the store is damaged.
 #[derive(Clone, Debug, Default)]
 pub struct Splice {
     bytes: Vec<u8>,

@@ -83,7 +83,8 @@ pub(crate) struct Core {
     pub(crate) source: OnceLock<Box<dyn Source>>,
     /// None: the engine makes each batch durable by itself. *immutable*
     pub(crate) log: Option<Log>,
-    /// Bytes of the log, or what stands for it where there is none: it bounds what may wait for a push. *immutable*
+    /// Bytes of the log, or the equivalent limit of a store without a log: it bounds the changes that wait for a push.
+    /// *immutable* *immutable*
     pub(crate) log_size: u64,
     /// Bytes of records that one transaction may write, at most, and that may wait for a push. *immutable*
     pub(crate) waiting_max: u64,
@@ -102,7 +103,7 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
     /// `state` changed, for the threads that push.
     pub(crate) changed: Condvar,
-    /// There is something to do for the thread of the store.
+    /// Signals work for the store's thread.
     pub(crate) work: Condvar,
     /// The thread of the store sleeps until there is something to do. *atomic (idle)*
     pub(crate) idle: AtomicBool,
@@ -118,7 +119,7 @@ pub(crate) struct State {
     pub(crate) callers: Callers,
     /// The newest batch with a number.
     pub(crate) formed: u64,
-    /// The newest batch that is durable, with all before it.
+    /// The newest durable batch such that all earlier batches are durable.
     pub(crate) done: u64,
     /// Bytes of the log that hold batches which the engine does not.
     pub(crate) used: u64,
@@ -230,13 +231,13 @@ impl Store {
         }
     }
 
-    /// Asks `source` at each push from now on for what it adds. The first call counts.
+    /// Asks `source` for additions at each push from now on. The first call counts.
     pub fn set_source(&self, source: Box<dyn Source>) {
         // A second source is the caller's mistake, and changes nothing.
         let _ = self.core.source.set(source);
     }
 
-    /// Why nothing can be written any more, if that is so.
+    /// The reason why all writes fail, if they do.
     pub fn failure(&self) -> Option<String> {
         self.core.state.lock().failed.as_ref().map(Why::text)
     }
@@ -285,8 +286,9 @@ impl Store {
         self.core.engine.get(key)
     }
 
-    /// Of which cut the tree has everything, with all cuts before: [`Added::cut`](crate::Added::cut) numbers them. What
-    /// was changed last in a transaction of such a cut can be read again.
+    /// The newest cut such that the tree has all changes of it and of all earlier cuts:
+    /// [`Added::cut`](crate::Added::cut) numbers them. A change whose last transaction was in such a cut can be read
+    /// from the tree.
     pub fn applied_cut(&self) -> u64 {
         // Acquire(applied): the tree; pairs with Release(applied) in apply().
         self.core.applied_cut.load(Ordering::Acquire)
@@ -312,7 +314,7 @@ impl Store {
     /// Fills `buf` with what `extent` holds from `offset` on.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when that is not what was written; the disk's.
+    /// [`StoreError::Damaged`] when the bytes differ from the written bytes; errors of the disk.
     ///
     /// # Panics
     /// When the extent ends before `buf` is full: the caller's fault.
@@ -320,7 +322,7 @@ impl Store {
         self.core.segments.read(extent, offset, buf)
     }
 
-    /// What each of `extents` holds. Those that lie one behind the other are read with one call of the disk.
+    /// What each of `extents` holds. Adjacent extents are read with one call of the disk.
     ///
     /// # Errors
     /// As [`read_extent`](Self::read_extent).
@@ -361,7 +363,7 @@ impl Store {
         self.core.options.volatile
     }
 
-    /// What it has asked of an object store since it was opened.
+    /// Requests to an object store since it was opened.
     pub fn traffic(&self) -> Traffic {
         self.core.engine.traffic()
     }
@@ -388,7 +390,7 @@ impl Drop for Store {
         if let Some(thread) = self.background.take() {
             self.core.state.lock().stopping = true;
             self.core.work.notify_all();
-            // It does not panic; if it did, the store is closed all the same.
+            // The thread does not panic; if it did, the store is closed all the same.
             let _ = thread.join();
         }
         // One that has failed writes nothing.
@@ -397,7 +399,7 @@ impl Drop for Store {
 }
 
 impl Core {
-    /// Waits until batch `sequence` is durable, with all before it.
+    /// Waits until batch `sequence` and all earlier batches are durable.
     pub(crate) fn wait_for(&self, mut state: MutexGuard<'_, State>, sequence: u64) -> Result<(), StoreError> {
         while state.done < sequence {
             state.check()?;
@@ -557,7 +559,7 @@ impl Core {
 }
 
 impl State {
-    /// Of a store whose last batch is `sequence`, and is in the engine.
+    /// The state of a store whose last batch is `sequence`, already in the engine.
     pub(crate) fn since(sequence: u64) -> State {
         State { formed: sequence, done: sequence, ..State::default() }
     }

@@ -1,9 +1,10 @@
 //! Tail: what stands in the log behind the last batch that can be read: what a crash leaves, or damage.
 //!
 //! # Theory
-//! A crash leaves of each batch that was being written all, nothing, or some of its sectors. These are at most
-//! [`IN_FLIGHT`] batches, and none of them was acknowledged. Each batch says which one was the newest durable batch when it was
-//! formed (`done`). So a batch that cannot be read is torn, and the log ends there, unless one of these holds:
+//! A crash leaves of each batch that was being written all, nothing, or some of its sectors. At most [`IN_FLIGHT`]
+//! batches are written at a time, and none of them was acknowledged. Each batch says which one was the newest durable
+//! batch when it was formed (`done`). So a batch that cannot be read is torn, and the log ends there, unless one of
+//! these holds:
 //! - T1: a later batch was formed when this one was durable: `done` says so, or it is [`IN_FLIGHT`] numbers further;
 //! - T2: most of a header stands at the batch's place. A header lies in one sector, which is never torn;
 //! - T3: its header is whole, and one flipped bit in its body makes the checksum right. A sector that holds zeros alone is no such
@@ -25,7 +26,7 @@ const SECTOR: usize = 512;
 /// CRC32C's polynomial, its bits in reversed order.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// What comes behind the last batch that can be read.
+/// The log's content behind the last batch that can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     pub(crate) state: TailState,
@@ -39,12 +40,12 @@ pub(crate) enum TailState {
     Nothing,
     /// The next batch, in part.
     CutOff,
-    /// Something that was durable cannot be read: how that shows.
+    /// A durable batch cannot be read: the evidence.
     Damaged(String),
 }
 
 impl Log {
-    /// What comes at `position`, where no batch can be read.
+    /// Judges the log's content at `position`, where no batch can be read.
     ///
     /// # Errors
     /// The disk's.
@@ -115,7 +116,7 @@ impl Log {
         Ok(later)
     }
 
-    /// Whether `header` is one that was written to this log.
+    /// Whether `header` was written to this log.
     fn is_header(&self, header: &[u8; HEADER]) -> bool {
         number(header, 0) == MAGIC && header[8..24] == self.uuid && sum(header) == number(header, 4)
     }

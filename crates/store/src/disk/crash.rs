@@ -1,9 +1,10 @@
 //! CrashDisk: a disk in memory that remembers each step, and gives the disks that a crash could leave.
 //!
 //! # Theory
-//! The disk keeps the list of its steps: creations, writes, resizes, holes punched, flushes. A *crash* after the first n steps leaves what was
-//! flushed by then. Of what was not, each write by itself survives whole, in some of its sectors, or not at all, in any order; a
-//! resize or a hole survives or does not; a creation survives if all before it do, as in a journal of names.
+//! The disk keeps the list of its steps: creations, writes, resizes, holes punched, flushes. A *crash* after the first
+//! n steps leaves what was flushed by then. Each write that was not flushed survives whole, in some of its sectors, or
+//! not at all, in any order; a resize or a hole survives or does not; a creation survives if all earlier creations do,
+//! as in a journal of names.
 
 use super::{Disk, DiskFile};
 use sluice_sync::{Arc, LockClass, Mutex};
@@ -31,7 +32,7 @@ struct Inner {
     steps: Vec<Step>,
     /// How often each file was read.
     reads: BTreeMap<String, u64>,
-    /// How many flushes still succeed before one fails; none for all.
+    /// How many flushes still succeed before one fails; None if all succeed.
     good_syncs: Option<usize>,
 }
 
@@ -65,7 +66,7 @@ enum Step {
     SyncNames,
 }
 
-/// What survives of the steps that were not flushed.
+/// The steps that survive among those that were not flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survivors {
     /// Nothing.

@@ -5,7 +5,7 @@ use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::{Arc, Condvar, Mutex};
 use std::io;
 
-/// Stops one writer until it is opened, or each for good when it is broken: by a panic in what writes.
+/// Stops one writer until it is opened; a broken gate stops each writer for good, by a panic in the writing code.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: Mutex<(bool, bool)>,

@@ -4,8 +4,9 @@
 //! Files are opened relative to the descriptor of the directory, which carries the lock: a directory that is moved or replaced while
 //! it is used stays the one that was locked. Nobody but its owner may read a file, whatever the umask.
 //!
-//! What is to be durable at once goes past the page cache (`O_DIRECT`, `RWF_DSYNC`), where the file system can do that: one system call, no page to
-//! dirty and to look for again. Nothing of such a place is written by way of the page cache as well.
+//! Data that must be durable at once bypasses the page cache (`O_DIRECT`, `RWF_DSYNC`), where the file system can do
+//! that: one system call, no page to dirty and to look for again. Nothing of such a place is written by way of the page
+//! cache as well.
 
 use super::{Disk, DiskFile};
 use crate::StoreError;
@@ -67,12 +68,12 @@ impl HostDisk {
     /// Takes the directory `dir`, which exists, for one store.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] when another has it, in this process or another; the system's.
+    /// [`StoreError::InUse`] when this or another process has the directory; errors of the system.
     pub fn lock(dir: &Path) -> Result<HostDisk, StoreError> {
         HostDisk::locked(dir, FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Takes `dir` to look at only, beside others who do: nothing in it can be changed.
+    /// Takes `dir` for reading, beside other readers: the directory cannot be changed.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -139,7 +140,7 @@ impl HostDisk {
     }
 }
 
-/// How often it is looked for: one of another pid namespace is not shown.
+/// How often the holder is looked for: a holder in another pid namespace is not shown.
 const HOLDER_TRIES: usize = 3;
 
 /// The process that has locked `file`, as far as the system tells.

@@ -51,7 +51,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// The system's.
     fn free_bytes(&self) -> io::Result<u64>;
 
-    /// Lets others have the directory, of which nothing more is asked.
+    /// Releases the directory, which gets no more requests.
     fn unlock(&self) {}
 
     /// Makes names that were created durable.
@@ -81,7 +81,7 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// The system's.
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Gives the storage of `len` bytes from `offset` on back. What they are read as afterwards is not said.
+    /// Gives the storage of `len` bytes from `offset` on back. Later reads of the range are unspecified.
     ///
     /// # Errors
     /// The system's: then they keep it.
@@ -113,8 +113,8 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// The system's.
     fn sync(&self) -> io::Result<()>;
 
-    /// As [`write_at`](Self::write_at) and then [`sync`](Self::sync), perhaps in one step: `buf` is durable when it returns, and so is
-    /// what was written so before. What `write_at` wrote may not be.
+    /// Like [`write_at`](Self::write_at) and then [`sync`](Self::sync), perhaps in one step: `buf` is durable when it
+    /// returns, and so are earlier writes by this method. What `write_at` wrote may not be.
     ///
     /// # Errors
     /// As these.

@@ -10,14 +10,14 @@ static OVERLAY: LockClass = LockClass::new("store.disk.overlay");
 /// The unit in which changes are kept.
 const PAGE: u64 = 4096;
 
-/// A disk on top of another, which it does not change.
+/// A disk on top of another disk, which stays unchanged.
 #[derive(Debug)]
 pub struct OverlayDisk {
     below: Arc<dyn Disk>,
     files: Mutex<BTreeMap<String, Arc<Mutex<Content>>>>,
 }
 
-/// A file as it was, and what was written to it.
+/// A file in its former state, and the later writes.
 #[derive(Debug)]
 struct Content {
     below: Option<Arc<dyn DiskFile>>,
@@ -125,7 +125,7 @@ impl DiskFile for OverlayFile {
     fn set_size(&self, size: u64) -> io::Result<()> {
         let mut content = self.0.lock();
         if size < content.size {
-            // What is cut off does not come back when the file grows again.
+            // Bytes that are cut off do not come back when the file grows again.
             if !size.is_multiple_of(PAGE) {
                 let mut page = content.page(size / PAGE)?;
                 page[(size % PAGE) as usize..].fill(0);

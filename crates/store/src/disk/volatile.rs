@@ -4,7 +4,7 @@ use super::{Disk, DiskFile, shared};
 use sluice_sync::Arc;
 use std::io;
 
-/// A disk that does nothing when it is asked to flush.
+/// A disk that ignores flushes.
 #[derive(Debug)]
 pub(crate) struct VolatileDisk(Arc<dyn Disk>);
 

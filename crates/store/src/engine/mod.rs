@@ -20,7 +20,7 @@ use std::ops::Range;
 /// Takes a key and its value; false ends the scan.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> bool + 'v;
 
-/// What an engine has asked of a server that keeps its records, and found in a cache on this machine's disk.
+/// Requests of an engine to the server that keeps its records, and hits in a cache on this machine's disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// By kind; none of an engine that needs no server.
@@ -40,7 +40,8 @@ pub struct Traffic {
 pub struct RequestCounts {
     /// `get`, `put` or `delete`.
     pub kind: &'static str,
-    /// Those that failed, and may have been made again, or found no such object, as a look for newer ones does.
+    /// Requests that failed, and may have been repeated, or that found no such object, as a search for newer objects
+    /// does.
     pub failed: u64,
     /// How long all took together, in nanoseconds.
     pub ns_total: u64,
@@ -57,7 +58,7 @@ pub struct InOrder<'k> {
 }
 
 impl<'k> InOrder<'k> {
-    /// Of a scan of the keys that are at least `from` and below `to`.
+    /// The check for a scan of the keys that are at least `from` and below `to`.
     pub fn new(from: &'k [u8], to: &'k [u8]) -> InOrder<'k> {
         InOrder { from, to, last: None }
     }
@@ -65,7 +66,7 @@ impl<'k> InOrder<'k> {
     /// Takes the next `key`.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when it does not follow, or was not asked for.
+    /// [`StoreError::Damaged`] when the key is out of order or out of range.
     pub fn check(&mut self, key: &[u8]) -> Result<(), StoreError> {
         if key < self.from || key >= self.to || self.last.as_ref().is_some_and(|last| key <= last.as_slice())
         {
@@ -101,15 +102,16 @@ pub trait Engine: Send + Sync {
     /// As [`get`](Self::get).
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// What it has asked of a server since it was opened.
+    /// Requests to a server since it was opened.
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
 
-    /// Waits no more for what it is kept in: calls that do so now, and later ones, fail. For one that may never answer.
+    /// Stops waiting for the storage, which may never answer: current and later calls fail. For one that may never
+    /// answer.
     fn abandon(&self) {}
 
-    /// Lets go of what it is kept in: nothing is asked of it any more.
+    /// Releases the storage; the engine gets no more calls.
     fn close(&self) {}
 
     /// Applies `batch`, and remembers `position`.

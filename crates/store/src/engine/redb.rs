@@ -1,8 +1,9 @@
 //! RedbEngine: the engine kept by the library redb in one file of the store.
 //!
-//! Every commit is in two phases, and records what redb needs to open quickly after a crash: one phase trusts checksums of a
-//! state that a second crash may have left. It reads no page that is not the one which it wrote there (`sums.rs`). A file that was
-//! forged, or is of an earlier version, may make it panic; that is caught here and is [`StoreError::Damaged`].
+//! Every commit is in two phases, and records what redb needs to open quickly after a crash: one phase trusts checksums
+//! of a state that a second crash may have left. It reads only pages with the bytes that it wrote there (`sums.rs`). A
+//! file that was forged, or is of an earlier version, may make it panic; that is caught here and is
+//! [`StoreError::Damaged`].
 
 use super::sums::SummedFile;
 use super::{Engine, InOrder, Visit};
@@ -29,7 +30,7 @@ pub struct RedbEngine {
 struct Backend(SummedFile);
 
 impl RedbEngine {
-    /// The engine in `file`, which is empty or one of these, with up to `cache` bytes of it in memory.
+    /// The engine in `file`, which is empty or a tree of this engine, with up to `cache` bytes of it in memory.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], and the disk's.
@@ -156,7 +157,7 @@ impl Drop for RedbEngine {
     }
 }
 
-/// Closes the database. It may write when it goes, and give up over what it reads.
+/// Closes the database. Closing may write, and may fail on damaged pages.
 fn end(database: Option<Database>) {
     let _ = guarded("close the tree", || {
         drop(database);

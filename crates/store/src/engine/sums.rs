@@ -1,4 +1,4 @@
-//! SummedFile: a file that knows what each of its pages was when it was written.
+//! SummedFile: a file with a checksum of each of its pages.
 //!
 //! # Theory
 //! redb finds a page by its number, and trusts what stands there: its own checksums are for a check of the whole file. So a page
@@ -14,7 +14,7 @@
 //! that flush. A torn block of sums has old and new sectors, and of a page that is needed both have the same sum. Page 0 alone is
 //! written in place: its bytes are fewer than a sector's, and stand with their checksum in one, which is never torn.
 //!
-//! A file of an earlier version begins with redb's own bytes. It has no sums, and is used as it is.
+//! A file of an earlier version begins with redb's own bytes. Such a file has no sums, and is used unchanged.
 //!
 //! # Cost
 //! Four bytes of memory for each page of the groups that were touched; a checksum for each page that redb does not have in its
@@ -57,7 +57,7 @@ struct PageSums {
 }
 
 impl SummedFile {
-    /// The pages in `file`, which is empty or one of these.
+    /// The pages in `file`, which is empty or a summed file.
     ///
     /// # Errors
     /// `InvalidData` when it ends before its first page; the disk's.

@@ -49,13 +49,13 @@ impl Files {
         Ok(file)
     }
 
-    /// The file of `segment`, which is made if there is none. Its name is durable.
+    /// The file of `segment`, created if missing. Its name is durable.
     ///
     /// # Errors
     /// The disk's.
     pub(super) fn make(&self, segment: u32) -> Result<Arc<dyn DiskFile>, StoreError> {
         let file = match self.disk.create(&name(segment), 0) {
-            // What a crash left of one that no record names.
+            // A crash may have left a file that no record names.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.disk.open(&name(segment)),
             made => made,
         };

@@ -1,10 +1,10 @@
 //! Segments: data that is too large for a record, in files that are written from front to back.
 //!
 //! # Theory
-//! Data is never changed in place. A write takes the next blocks of the segment that this CPU has open, and gives an [`Extent`]:
-//! where the bytes are, and a checksum of each block. A record of the file system *names* the extent; when no record names it
-//! any more its blocks are given back to the disk. What is free within a segment is not written again until the whole segment
-//! is free, so nothing keeps a map of free blocks:
+//! Data is never changed in place. A write takes the next blocks of the segment that this CPU has open, and gives an
+//! [`Extent`]: where the bytes are, and a checksum of each block. A record of the file system *names* the extent; when
+//! no record names it any more its blocks are given back to the disk. Free blocks within a segment are not written
+//! again until the whole segment is free, so no map of free blocks is needed:
 //! ```text
 //!   segment   | live | given back | live | live | room that was asked for | not asked for |
 //!                                               ^ end: the next write
@@ -22,7 +22,7 @@
 //! - S1: data is flushed before the batch that names it is written;
 //! - S2: blocks are given back, or written again, only when no record names them that a crash could bring back: after the
 //!   checkpoint behind the batch that freed them;
-//! - S3: what is read is what was written, or [`StoreError::Damaged`].
+//! - S3: a read returns the written bytes, or [`StoreError::Damaged`].
 //!
 //! # Lock order
 //! See the crate's header. The lock of a CPU's open segment is held while the disk makes room; the locks of the space and of the
@@ -99,7 +99,7 @@ enum Phase {
 #[derive(Default)]
 struct Space {
     table: Table,
-    /// Of each segment, those that the table does not know included.
+    /// For each segment, including segments unknown to the table.
     segments: Vec<(Phase, Pending)>,
     /// What was written since the last flush.
     dirty: BTreeMap<u32, Arc<dyn DiskFile>>,
@@ -171,7 +171,7 @@ impl Segments {
     /// The disk's; the store goes on.
     ///
     /// # Panics
-    /// When there are none, or more than fit: the caller's fault.
+    /// When `bytes` is empty or too long: the caller's fault.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
         if !self.are_there() {
             // A store whose records have everything: see Store::over.
@@ -192,7 +192,7 @@ impl Segments {
         Ok(Extent::of(span, bytes))
     }
 
-    /// Makes durable what was written by calls that have returned.
+    /// Makes the writes of all returned calls durable.
     ///
     /// # Errors
     /// The disk's: then nothing is known of the data that no earlier flush covered, and every later flush fails.
@@ -219,7 +219,7 @@ impl Segments {
     /// Fills `buf` with what `extent` holds from `offset` on.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when that is not what was written; the disk's.
+    /// [`StoreError::Damaged`] when the bytes differ from the written bytes; errors of the disk.
     ///
     /// # Panics
     /// When the extent ends before `buf` is full: the caller's fault.
@@ -243,7 +243,7 @@ impl Segments {
         Ok(())
     }
 
-    /// What each of `extents` holds. Those that lie one behind the other are read with one call of the disk.
+    /// What each of `extents` holds. Adjacent extents are read with one call of the disk.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -288,7 +288,7 @@ impl Segments {
         self.check_or_read_anew(file, extent, start, buf)
     }
 
-    /// Whether `buf` is what `extent` holds from block `start` on; if it is not, what it is when it is read past all copies.
+    /// Checks that `buf` is the content of `extent` from block `start` on; if not, reads it again past all copies.
     fn check_or_read_anew(
         &self,
         file: &dyn DiskFile,
@@ -420,7 +420,8 @@ impl Segments {
         let file = if is_new || next == 0 { self.files.make(number) } else { self.files.get(number) };
         match file {
             Ok(file) => {
-                // What a crash left behind the end, which no record names. A disk that keeps it wastes the room.
+                // A crash may have left blocks behind the end, which no record names. A disk that keeps it wastes the
+                // room.
                 let _ = file.punch(u64::from(next) * BLOCK, u64::from(self.blocks - next) * BLOCK);
                 Ok(Open { number, file, next, allocated: next })
             }
@@ -440,7 +441,7 @@ impl Segments {
         self.space.lock().segments[open.number as usize].0 = Phase::Full;
     }
 
-    /// Gives blocks back to the disk. One that cannot take them keeps them: a waste, and no fault.
+    /// Gives blocks back to the disk. A disk without support for holes keeps the blocks: a waste, and no fault.
     pub(crate) fn punch(&self, span: Span) {
         if let Ok(file) = self.files.get(span.segment) {
             let _ = file.punch(span.offset(), span.bytes());
@@ -497,7 +498,7 @@ impl Space {
     }
 }
 
-/// What an error of the disk is that came while block `block` of what lies in `span` was read.
+/// Translates a disk error that came while block `block` of `span` was read.
 fn unread(span: Span, block: u64) -> impl FnOnce(std::io::Error) -> StoreError {
     move |error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => damaged(span, block),

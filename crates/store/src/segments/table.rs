@@ -13,7 +13,7 @@
 use super::extent::Span;
 use crate::log::BLOCK;
 
-/// A span that records name from now on, or no more.
+/// A span that records begin or cease to name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) span: Span,
@@ -49,7 +49,7 @@ pub(crate) struct Use {
     pub(crate) end: u32,
 }
 
-/// What is known of all segments, as of one position in the log.
+/// The state of all segments, as of one position in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) uses: Vec<Use>,
@@ -58,7 +58,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// What it would be if these spans are all that records name.
+    /// The table if records name exactly these spans.
     pub(crate) fn named(spans: &[Span]) -> Table {
         let mut uses: Vec<Use> = Vec::new();
         for span in spans {
@@ -78,7 +78,7 @@ impl Table {
     /// The table after `changes`.
     ///
     /// # Errors
-    /// What cannot be: more freed than was named, a segment beyond `limit` or longer than `blocks`.
+    /// An impossible change: more freed than was named, a segment beyond `limit` or longer than `blocks`.
     pub(crate) fn after(&self, changes: &[Change], limit: u32, blocks: u32) -> Result<Table, String> {
         let mut uses = self.uses.clone();
         let mut live: Vec<i64> = uses.iter().map(|one| i64::from(one.live)).collect();
@@ -139,7 +139,7 @@ impl Table {
         let freed: Vec<Span> = rest.chunks_exact(12).map(decode_span).collect();
         let sound = uses.iter().all(|one| one.live <= one.end && one.end <= blocks)
             && freed.iter().all(|span| {
-                // What was not named before it was freed would be somebody else's.
+                // A freed span that no record had named would belong to another extent.
                 uses.get(span.segment as usize).is_some_and(|one| one.live > 0 && span.end() <= one.end)
             });
         (whole && sound).then_some(Table { uses, freed })
