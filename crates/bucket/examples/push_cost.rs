@@ -1,4 +1,4 @@
-//! What a push costs beside the one write that it comes to: `cargo run -p sluice-bucket --example push_cost -- DIRECTORY`.
+//! The cost of a push beside its single write: `cargo run -p sluice-bucket --example push_cost -- DIRECTORY`.
 
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, PutMode, PutOptions, PutPayload};

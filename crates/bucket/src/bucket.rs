@@ -28,7 +28,7 @@ const SUPER: &str = "super";
 const RETRIES: u32 = 60;
 /// The part of the host's free space that what waits for a push may take: twice as much is kept free.
 const LOG_SHARE: u64 = 8;
-/// Of so many parts of the cache on disk, those for records and those for data.
+/// The shares of records and of data in the cache on disk.
 const CACHE_RECORDS: u64 = 1;
 const CACHE_DATA: u64 = 3;
 
@@ -198,7 +198,7 @@ impl Bucket {
         }
     }
 
-    /// Opens the store. Nodes that had it open before can synchronise nothing any more.
+    /// Opens the store. Nodes that had it open before cannot synchronise any more.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if a node has opened it that is newer; [`StoreError::InUse`], [`StoreError::Claimed`], see [`Claim`];
@@ -231,7 +231,8 @@ impl Bucket {
     /// Shows each record of the store to `look`, which is not changed, and tells what is damaged.
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`]; the object store's. What is damaged is no error, but a finding.
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`]; the object store's. Damage in the store is a finding,
+    /// not an error.
     pub fn check(
         &self,
         look: &mut dyn Look,
@@ -241,7 +242,7 @@ impl Bucket {
         let open = || -> Result<Box<dyn Engine>, StoreError> {
             Ok(Box::new(Looking::open(&self.objects, &opening(&self.info()?)?)?))
         };
-        // What is wrong with that is a finding of the check.
+        // The check reports an error here as a finding.
         let data = self.info().and_then(|info| {
             let disk = self.data(&info, &opening(&info)?, None, self.stop())?;
             Ok(disk.map(|disk| (disk, info.segment_size)))

@@ -17,7 +17,7 @@ fn size_of(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Where SlateDB keeps copies of objects: what was written is there before it is read.
+/// SlateDB's cache of objects: it contains written objects before they are read.
 pub(crate) fn options(cache: Option<&DiskCache>) -> ObjectStoreCacheOptions {
     let Some(DiskCache { dir, bytes }) = cache else {
         return ObjectStoreCacheOptions::default();
@@ -51,7 +51,8 @@ pub(crate) fn cached(
     Ok(cached)
 }
 
-/// What the cache on this machine's disk goes by: it keeps what SlateDB marks so, and fetches `anew` what was damaged there.
+/// The tag for the cache on this machine's disk: the cache keeps objects that SlateDB marks so, and fetches damaged
+/// ones `anew`.
 pub(crate) fn tag(anew: bool) -> Extensions {
     let mut tag = ObjectStoreCallTag::new(TableStoreKind::Main, SstType::Compacted);
     tag.retry = anew.then_some(RetryReason::CrcMismatch);

@@ -16,7 +16,7 @@ pub(crate) struct Claimant {
     pub(crate) is_of_cluster: bool,
 }
 
-/// What tells a process from others with its number.
+/// Distinguishes a process from others with the same number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Life {
     space: String,
@@ -155,7 +155,7 @@ fn is_hidden(pid: u32) -> bool {
     pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::PERM))
 }
 
-/// What `/proc` tells of a process, from its state on.
+/// The fields of a process in `/proc`, from its state on.
 fn stat(process: &str) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.to_owned())

@@ -51,7 +51,7 @@ impl RequestMeter {
 }
 
 impl CountedObjects {
-    /// `objects`, with what is asked of them counted by `recorder`.
+    /// Counts the requests to `objects` in `recorder`.
     pub(crate) fn new(objects: Objects, recorder: &DefaultMetricsRecorder) -> CountedObjects {
         CountedObjects {
             objects,

@@ -18,8 +18,8 @@ pub(crate) struct Credentials {
     pub(crate) token: Option<String>,
 }
 
-/// Those of the file `AWS_SHARED_CREDENTIALS_FILE`, or `~/.aws/credentials`; none if the environment has some, or there is no file
-/// with any.
+/// Credentials from the file `AWS_SHARED_CREDENTIALS_FILE`, or `~/.aws/credentials`; None if the environment has
+/// credentials, or if no file has any.
 pub(crate) fn from_file() -> Option<Credentials> {
     if env::var_os("AWS_ACCESS_KEY_ID").is_some() {
         return None;

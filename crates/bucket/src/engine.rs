@@ -50,7 +50,7 @@ const PUSHES: u64 = 256;
 const KEPT: u64 = 4 * PUSHES;
 /// Bytes of records that SlateDB keeps in memory before it makes a sorted object of them.
 const MEMTABLE: usize = 16 << 20;
-/// How often SlateDB looks for what its compaction has done. Fencing does not wait for it: a push finds its number taken.
+/// How often SlateDB looks for results of its compaction. Fencing does not wait for it: a push finds its number taken.
 const POLL: Duration = Duration::from_secs(5);
 /// Sorted objects that are not merged yet, at most. With so many, what is in memory stays there, and once that is
 /// `max_unflushed_bytes` writes wait. So many memtables are half a gigabyte of changes: merging begins long before.
@@ -168,7 +168,7 @@ impl Records {
         let Some(records) = open_records.as_mut() else { return Err(failed("it was closed")) };
         let newer = self.stop.wait(open(&self.objects, &self.owner, &self.opening, &self.recorder))?;
         let older = mem::replace(&mut records.db, newer);
-        // It can write nothing, so there is nothing to lose.
+        // The older handle cannot write, so an error loses nothing.
         let _ = self.stop.wait(async { older.close().await.map_err(of_records("close the records")) });
         Ok(())
     }
@@ -219,7 +219,8 @@ async fn open(
             opened => break opened?,
         }
     };
-    // One that slept here, while a newer one claimed and opened, has fenced that: it sees that now, and the newer one opens again.
+    // An owner that slept here while a newer owner claimed and opened has fenced the newer one: it sees that now and
+    // stops, and the newer owner opens again.
     if !owner.is_newest(objects).await? {
         let _ = db.close().await;
         return Err(StoreError::Fenced);
@@ -345,7 +346,7 @@ impl Engine for Records {
                 self.next.store(number + 1, Ordering::Relaxed);
                 if number % PUSHES == PUSHES - 1 {
                     let db = db.clone();
-                    // Behind the push. What does not succeed shows at a later one.
+                    // Behind the push. A failure shows at a later push.
                     tokio::spawn(async move { db.flush_with_options(SORTED).await });
                 }
                 Ok(())
@@ -397,7 +398,7 @@ pub(crate) fn get(
     Ok(found.map(|value| value.to_vec()))
 }
 
-/// As [`Engine::scan`]. What is visited may itself read: so records are fetched a few at a time.
+/// As [`Engine::scan`]. The visitor may itself read: so records are fetched a few at a time.
 ///
 /// # Errors
 /// [`StoreError::Damaged`], and the object store's.

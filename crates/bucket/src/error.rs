@@ -7,7 +7,7 @@ use slatedb::{CloseReason, ErrorKind};
 use sluice_store::StoreError;
 use std::io;
 
-/// What an error of SlateDB is, that came while trying `what`.
+/// Translates an error of SlateDB during the action `what`.
 pub(crate) fn of_records(what: &'static str) -> impl FnOnce(slatedb::Error) -> StoreError {
     move |error| match error.kind() {
         _ if is_full(&error) => StoreError::Io(what, Errno::NOSPC.into()),
@@ -20,7 +20,7 @@ pub(crate) fn of_records(what: &'static str) -> impl FnOnce(slatedb::Error) -> S
     }
 }
 
-/// What an error of an object store is, that came while trying `what`.
+/// Translates an error of an object store during the action `what`.
 pub(crate) fn of_objects(what: &'static str) -> impl FnOnce(object_store::Error) -> StoreError {
     move |error| {
         if is_full(&error) {

@@ -13,9 +13,10 @@
 //!   BUCKET/PATH/data/SEGMENT/...   data that are too large for a record, in objects of their own  data/
 //! ```
 //!
-//! *Fencing.* A node that opens the store first claims an *epoch*, greater than all before, by making its object in `owners/` if
-//! there is none. Then it opens the records, for which SlateDB puts an empty object behind the last push: the push that the
-//! node before it writes next finds its number taken. From then on each call of that node says [`StoreError::Fenced`].
+//! *Fencing.* A node that opens the store first claims an *epoch*, greater than all before, by making its object in
+//! `owners/` if there is none. Then it opens the records, for which SlateDB puts an empty object behind the last push:
+//! the push that the node before it writes next finds its number taken. From then on each call of the earlier node
+//! fails with [`StoreError::Fenced`].
 //! ```text
 //!   node A, epoch 7   push 41  push 42                push 43: the number is taken -> Fenced
 //!   node B, epoch 8                     claim, open: 43      push 44 ...

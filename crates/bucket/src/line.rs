@@ -1,4 +1,4 @@
-//! StoreLine: the way to an object store. It may be slow, and is given up only when nothing comes of it.
+//! StoreLine: the way to an object store. The line may be slow, and a request is given up only when no answers come.
 //!
 //! A request is given up when for some time no request at all was answered. That time is longer the more bytes are on their way: on a slow
 //! line they take as long, and what waits behind them waits too. The speed that counts is a fraction of what the line has shown,
@@ -33,7 +33,7 @@ const TELLING: u64 = 64 << 10;
 /// How often the time of one request begins anew because others are answered.
 const ROUNDS: usize = 4;
 
-/// What is known of the way to one object store.
+/// The observed state of the line to one object store.
 #[derive(Debug)]
 pub(crate) struct StoreLine {
     /// Bytes that are being sent. *atomic (stands alone)*
@@ -173,7 +173,7 @@ pub(crate) fn is_full(error: &(dyn error::Error + 'static)) -> bool {
         || error.source().is_some_and(is_full)
 }
 
-/// `error`, which nobody is to try again if there is no room: nobody waits for that.
+/// Marks `error` as final if the store is full: a retry would find no more room.
 fn not_again(error: Error) -> Error {
     match error {
         Error::Generic { store, source } if is_full(&*source) => {

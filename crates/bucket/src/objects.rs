@@ -27,7 +27,7 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// The place that `url` names; with `make`, the directory of a `file://` is made if need be.
 ///
 /// # Errors
-/// What is wrong with the URL, or with the client's settings.
+/// A wrong URL, or wrong settings of the client.
 pub(crate) fn at(url: &str, make: bool) -> Result<Objects, StoreError> {
     let refused = |what: &str| {
         let text = format!("{what}; a store's address is file:///DIRECTORY or s3://BUCKET/PATH");
@@ -112,7 +112,7 @@ fn s3_settings() -> Result<bool, StoreError> {
     Ok(plain)
 }
 
-/// Makes the object `path`, if there is none: false if there is one that holds something else. An answer that was lost is
+/// Makes the object `path` if it is missing; false if an object with other content exists. An answer that was lost is
 /// asked for again: `bytes` must be such as nobody else writes.
 ///
 /// # Errors
@@ -145,7 +145,7 @@ pub(crate) async fn put(objects: &Objects, path: &Path, bytes: Vec<u8>) -> Resul
     Ok(())
 }
 
-/// What the object `path` holds; none if it is not there.
+/// The content of the object `path`; None if it is missing.
 ///
 /// # Errors
 /// The object store's.

@@ -186,7 +186,7 @@ impl Owner {
         Ok(newest(objects).await? == self.epoch)
     }
 
-    /// Forgets older claims. What cannot be removed stays, and nothing is wrong.
+    /// Forgets older claims. Claims that cannot be removed stay, which does no harm.
     pub(crate) async fn forget_others(&self, objects: &Objects) {
         for epoch in epochs(objects).await.unwrap_or_default() {
             if epoch < self.epoch {
@@ -195,7 +195,8 @@ impl Owner {
         }
     }
 
-    /// Says that the store was closed. Other processes may take it for open until that succeeds.
+    /// Says that the store was closed. Records that the store was closed. Other processes may take the store for open
+    /// until that succeeds.
     pub(crate) async fn close(&self, objects: &Objects) {
         let _ = objects::put(objects, &path(self.epoch), self.claimant.encode("closed", 0)).await;
     }

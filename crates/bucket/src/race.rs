@@ -1,7 +1,7 @@
 //! Race: does an object store make an object *if there is none*, also when several ask for it at once?
 //!
-//! All fencing rests on that, and some servers say yes to each. So a store is made only where so many races each had one winner,
-//! whose bytes are what is read afterwards.
+//! All fencing rests on that, and some servers say yes to each. So a store is made only after this many races with
+//! exactly one winner each, whose bytes are read afterwards.
 
 use crate::error::of_objects;
 use crate::objects::{self, Objects};
@@ -56,7 +56,7 @@ async fn run(objects: &Objects, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// What a writer writes: long enough to be seen in part.
+/// A writer's content: long enough that a partial write would show.
 fn bytes(writer: usize) -> Vec<u8> {
     vec![writer as u8; 4096]
 }

@@ -1,6 +1,7 @@
 //! Reason: what an error of an object store says to a person, and what can be done about it.
 //!
-//! The libraries below tell requests, retries and pages of XML. Of those the server's own code counts, which its documentation explains.
+//! The libraries below tell requests, retries and pages of XML. Only the server's own code counts, which the server's
+//! documentation explains.
 
 use std::error::Error;
 use std::io;
@@ -27,7 +28,7 @@ const CURES: [(&str, &str); 14] = [
     ("NotImplemented", "the server lacks something that a store needs, such as conditional writes"),
 ];
 
-/// What `error` says to a person, in a line. An error of the system below stays what it is.
+/// A one-line text of `error` for a person. An error of the system below stays what it is.
 pub(crate) fn reason(error: &(dyn Error + 'static)) -> io::Error {
     let mut text = String::new();
     let mut next = Some(error);

@@ -45,7 +45,7 @@ impl Stop {
         Stop { raised: watch::Sender::default(), patience, line }
     }
 
-    /// What waits ends with an error, and what is to wait does not begin.
+    /// Ends current waits with an error, and refuses later ones.
     pub(crate) fn raise(&self) {
         self.raised.send_replace(true);
     }
@@ -54,10 +54,10 @@ impl Stop {
         *self.raised.borrow()
     }
 
-    /// As [`wait`], until it is raised. What was asked of the object store by then may still happen.
+    /// As [`wait`], until it is raised. Requests that were sent to the object store by then may still take effect.
     ///
     /// # Errors
-    /// As [`wait`]; [`StoreError::Failed`] when it is raised, and when for a minute nothing is heard.
+    /// Errors of [`wait`]; [`StoreError::Failed`] when the stop is raised, and when no answer comes for a minute.
     pub(crate) fn wait<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let mut raised = self.raised.subscribe();
         wait(async {
@@ -111,7 +111,7 @@ pub(crate) fn apart(work: impl Future<Output = ()> + Send + 'static) {
 /// Waits for `work`. A panic of the library that does it is an error here. Not to be called from within such work.
 ///
 /// # Errors
-/// That of `work`; [`StoreError::Failed`] when there can be no threads.
+/// The error of `work`; [`StoreError::Failed`] when no threads can be started.
 pub(crate) fn wait<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let runtime = RUNTIME.get_or_init(|| {
         let mut builder = Builder::new_multi_thread();

@@ -13,7 +13,7 @@ pub(crate) const GET: &str = "get";
 pub(crate) const PUT: &str = "put";
 const KINDS: [&str; 3] = [GET, PUT, "delete"];
 
-/// What `recorders` have counted since the store was opened.
+/// The sums of `recorders` since the store was opened.
 pub(crate) fn of(recorders: [&DefaultMetricsRecorder; 2]) -> Traffic {
     let metrics = recorders.map(DefaultMetricsRecorder::snapshot);
     let sum = |name| metrics.iter().flat_map(|metrics| metrics.by_name(name)).map(number).sum();

@@ -73,7 +73,7 @@ pub(crate) fn open(
     Superblock::open_in(store?, options)
 }
 
-/// What the store says of itself, the bytes that its objects take, and who uses it.
+/// The store's own info, the bytes of its objects, and its user.
 pub(crate) fn info(bucket: &Bucket) -> std::result::Result<(Info, u64, Option<StoreError>), StoreError> {
     Ok((bucket.info()?, bucket.size()?, bucket.user()?))
 }

@@ -85,8 +85,8 @@ impl ClusterMember {
         arguments
     }
 
-    /// Mounts as a node, calls `ready` with the device number, serves until unmounted or told to stop by a signal, and leaves the cluster. Returns how it ended, and the
-    /// device that it was.
+    /// Mounts as a node, calls `ready` with the device number, serves until unmounted or told to stop by a signal, and
+    /// leaves the cluster. Returns the outcome, and the device number.
     pub(crate) fn serve(
         &self,
         store: &Path,

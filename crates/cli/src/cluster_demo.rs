@@ -170,7 +170,7 @@ impl DemoCluster<'_> {
 
     /// What a node says of itself.
     fn status(&self, node: u8) -> Result<Value> {
-        // Asked where it is: what it listens at is of its network, too.
+        // The question is asked in the node's network, where its status socket listens, too.
         let mut words = self.network.iter().flat_map(|network| network.enter(node));
         let mut command = Command::new(words.next().unwrap_or_else(|| self.program.into()));
         command.args(words);
@@ -231,7 +231,7 @@ impl DemoCluster<'_> {
         let victim = victim.ok_or_else(|| Failure::Failed("no node A".into()))?;
         kill_process(victim, Signal::KILL).map_err(std::io::Error::from)?;
         let began = Instant::now();
-        // What its kernel has cached B reads at once: a change takes a server.
+        // B reads cached files at once, without a server, but a change needs a server.
         fs::write(self.at(1, "after"), "B goes on").context(|| "B, after A was killed")?;
         let took = since(began);
         let owner = self.owner()?;
@@ -247,7 +247,7 @@ impl DemoCluster<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound => true,
             Err(error) => return Err(error.into()),
         };
-        // The process that made what is lost is this one.
+        // This process made the lost change.
         let told = File::create(self.at(2, "next"))?.sync_all();
         let unsynced = match (is_lost, told) {
             (false, Ok(())) => "was durable by then all the same",
@@ -270,7 +270,7 @@ impl DemoCluster<'_> {
         Ok(())
     }
 
-    /// Which of B and C is the owner, when one is.
+    /// The owner among B and C, after waiting until there is one.
     fn owner(&self) -> Result<u8> {
         let owner = || (1..NODES).find(|node| self.has_role(*node, "owner"));
         self.eventually("a node is the owner", || owner().is_some())?;

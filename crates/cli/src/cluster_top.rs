@@ -5,18 +5,18 @@ use serde_json::Value;
 use sluice_console::table::{Table, grouped};
 use sluice_sync::time::Duration;
 
-/// What a node has said of itself at one moment.
+/// The status of a node at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeSample {
     /// Its number in the membership.
     pub(crate) node: u64,
     /// When it was asked, since a moment that is the same for all samples.
     pub(crate) at: Duration,
-    /// What it said; nothing of one that does not answer.
+    /// Its answer; None if the node is silent.
     pub(crate) stat: Option<MountStat>,
 }
 
-/// What of a node's counts is shown, as a number per second: the heading, and the counts that are added up for it.
+/// The counts of a node that are shown as rates: the heading, and the counts that are added up for it.
 const RATES: [(&str, &[&str]); 6] = [
     ("requests/s", &["requests"]),
     ("awaited/s", &["awaited"]),
@@ -57,7 +57,7 @@ fn cells(sample: &NodeSample, stat: &MountStat, before: Option<(Duration, &Mount
     let mut cells = vec![sample.node.to_string(), role.to_owned()];
     cells.extend(["epoch", "guests"].map(|name| count(stat, name).to_string()));
     cells.extend(RATES.iter().map(|(_, names)| {
-        // Of a node that is new nothing is known yet.
+        // A new node has no earlier sample.
         before.map_or_else(unknown, |(since, earlier)| {
             let sum = |stat| names.iter().map(|name| count(stat, name)).sum::<u64>();
             rate(sum(stat).saturating_sub(sum(earlier)), since)
@@ -139,7 +139,7 @@ mod tests {
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         let [heading, owner, guest, silent, new] = lines.as_slice() else { panic!("{text}") };
         assert_eq!(heading[..2], ["node", "role"]);
-        // Of two seconds, and the requests of these alone.
+        // The averages cover two seconds, and only the requests of that time.
         let tail = ["40", "1.0", "ms", "1.0", "ms", "0", "-", "-"];
         let rates = ["0"; 6];
         assert_eq!(**owner, [&["1", "owner", "3", "2"], &rates[..], &["0", "12,345"], &tail].concat());

@@ -32,7 +32,7 @@ pub(crate) fn snapshot(action: &Snapshot) -> Result<()> {
     }
 }
 
-/// What the server of the mount that holds `path` has answered; `what` it was asked to do.
+/// The answer of the server for the mount that holds `path`; `what` names the request.
 fn answered<T>(path: &Path, answer: io::Result<Option<T>>, what: impl FnOnce() -> String) -> Result<T> {
     answer.context(what)?.ok_or_else(|| no_server(path))
 }

@@ -68,7 +68,7 @@ impl DemoStep {
 enum StepResult {
     /// It worked, and this came out of it.
     Yes { time: Duration, told: String },
-    /// It does not apply to this place, which has no descriptors that other programs could use.
+    /// The step does not apply here: this place has no descriptors that other programs could use.
     NotHere,
     /// A tool is missing; the text names it.
     Skipped(String),
@@ -112,10 +112,10 @@ pub(crate) fn tour(program: &Path, out: &mut dyn Write, interrupt: &Interrupt) -
     Ok(())
 }
 
-/// What the store of the tour takes on the disk, and some more.
+/// The disk space for the store of the tour, with some reserve.
 const STORE_BYTES: u64 = 256 << 20;
 
-/// What the files of the threads take at most.
+/// The most space that the files of the threads take.
 const THREADS_BYTES: u64 = 1 << 20;
 
 /// The line that stands above the figures if `others` tasks of other programs were more than the `cpus` could take.
@@ -259,7 +259,7 @@ impl Guide<'_> {
         Ok(())
     }
 
-    /// One step in each place, beginning with another one each time, so that no place is always first.
+    /// A step in each place, starting each time with another place, so that no place is always first.
     fn everywhere(
         &mut self,
         step: DemoStep,
@@ -361,7 +361,7 @@ fn writable(dir: &Path) -> bool {
     PrivateDir::below(dir).is_ok()
 }
 
-/// What `statfs` tells of the file system below a directory.
+/// The `statfs` data of the file system below a directory.
 struct FileSystem {
     name: &'static str,
     memory: bool,

@@ -15,7 +15,7 @@ const LEAVING: Duration = Duration::from_secs(30);
 
 /// The process that serves the mount on `dir`, if this one can tell.
 pub(crate) fn server_of(dir: &Path) -> Option<u32> {
-    // One of another pid namespace has another number there.
+    // A server in another pid namespace has another number there.
     let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
     control::server_of(dir).ok().flatten().filter(|_| is_here)
 }
@@ -102,7 +102,7 @@ fn is_leaving(user: u32, store: &Path) -> bool {
     if line.is_empty() {
         return true;
     }
-    // One whose mount has another name than the store is not known to be gone.
+    // A mount whose name differs from the store's cannot be proved gone.
     let is_server = line.split('\0').nth(1) == Some("mount") && !line.contains("fsname=");
     let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
     match sluice_fuse::is_mounted_for(user, store.as_os_str()) {

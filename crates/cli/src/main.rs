@@ -177,7 +177,7 @@ fn perform_as_child(child: Child) -> Result<()> {
     }
 }
 
-/// What a serving process says when its mount works.
+/// Tells the parent that the serving process's mount works.
 fn announce() -> Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{}", mounted::READY)?;

@@ -61,7 +61,8 @@ pub(crate) fn of_programs_on(device: u64) -> Result<Vec<MountFile>> {
     Ok(files)
 }
 
-/// Those of the process `pid`, whose directory in `/proc` is `at`. None if it has ended or may not be looked at.
+/// The files of process `pid`, whose directory in `/proc` is `at`. Empty if the process has ended or may not be
+/// inspected.
 fn of_program(device: u64, pid: i64, at: &Path) -> Vec<MountFile> {
     let Ok(uid) = at.metadata().map(|of_process| of_process.uid()) else { return Vec::new() };
     let descriptors = read_dir(at.join("fd")).into_iter().flatten().flatten();
@@ -72,7 +73,7 @@ fn of_program(device: u64, pid: i64, at: &Path) -> Vec<MountFile> {
     let file = |held_as: String| {
         let is_descriptor = held_as.parse::<u32>().is_ok();
         let link = if is_descriptor { at.join("fd").join(&held_as) } else { at.join(&held_as) };
-        // What the kernel knows already: the server of another mount may be dead.
+        // The kernel's cached attributes suffice: the server of another mount may be dead.
         let stat = statx(CWD, &link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE | StatxFlags::INO).ok()?;
         if makedev(stat.stx_dev_major, stat.stx_dev_minor) != device {
             return None;
@@ -143,7 +144,7 @@ fn parse(line: &str) -> Option<MountFile> {
 }
 
 impl MountFile {
-    /// What the descriptor may be used for, in a word.
+    /// The access mode of the descriptor, in a word.
     fn access(&self) -> &'static str {
         const PATH: u32 = 0o10_000_000;
         match self.flags {

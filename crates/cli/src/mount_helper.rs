@@ -16,7 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "mount.fuse.sluice";
-/// Options that are for mount(8) and for what reads `/etc/fstab`; so are those that begin with `x-`.
+/// Options for mount(8) and for readers of `/etc/fstab`, in addition to options that begin with `x-`.
 const FOR_OTHERS: [&str; 18] = [
     "defaults",
     "auto",

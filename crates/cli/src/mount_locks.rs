@@ -54,7 +54,7 @@ fn parse_line(line: &str, command_of: impl Fn(i64) -> Option<String>) -> Option<
     Some(MountLock { number, depth, class, manner, kind, pid, command: command_of(pid), inode, start, end })
 }
 
-/// What a process that can be seen here is called.
+/// The command name of a process that is visible here.
 pub(crate) fn command_of(pid: i64) -> Option<String> {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0)?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
@@ -88,7 +88,7 @@ pub(crate) fn json(locks: &[MountLock]) -> String {
     locks.iter().map(|lock| serde_json::to_string(lock).expect("plain data") + "\n").collect()
 }
 
-/// What happened to the locks of one file, as the server says it.
+/// Lock statistics of one file, in the server's form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct HotFile {
     /// The file's inode number.

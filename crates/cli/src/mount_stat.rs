@@ -8,7 +8,7 @@ use sluice_console::table::{Table, duration, grouped};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// What the control socket answers to `stat`, taken apart.
+/// The parsed answer of the control socket to `stat`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct MountStat {
     /// How messages travel: `uring`, `classic`, or `relay` on a node of a cluster; nothing from a server of an earlier version.
@@ -28,10 +28,10 @@ pub(crate) struct MountStat {
     pub(crate) waiting_locks: u64,
     /// Memory of the server, all of it.
     pub(crate) resident_bytes: u64,
-    /// What the process knows that has the file system: nothing on a node of a cluster that is not the owner.
+    /// Facts of the process that has the file system; None on a node of a cluster that is not the owner.
     #[serde(flatten)]
     pub(crate) file_system: Option<FileSystemStat>,
-    /// Of a node of a cluster: its role, the owner, the epoch, and what it has counted.
+    /// For a node of a cluster: its role, the owner, the epoch, and its counts.
     #[serde(default)]
     pub(crate) cluster: BTreeMap<String, Value>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct MountStat {
 /// The part of the answer that is of the file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct FileSystemStat {
-    /// Why nothing can be changed any more, if that is so.
+    /// The reason why changes are refused, if they are.
     #[serde(default)]
     pub(crate) failure: Option<String>,
     /// The files whose locks were waited for most, with `-o locks=sluice`.
@@ -55,7 +55,7 @@ pub(crate) struct FileSystemStat {
     /// Bytes of files, extended attributes and the like.
     #[serde(default)]
     pub(crate) file_bytes: u64,
-    /// What the machine and its limits have left for the server.
+    /// Memory that the machine and its limits leave for the server.
     #[serde(default)]
     pub(crate) left_bytes: u64,
     /// Pieces of work that free something when no reader can see it any more.
@@ -79,10 +79,10 @@ pub(crate) struct FileSystemStat {
     /// Bytes of those that it has.
     #[serde(default)]
     pub(crate) memory_used_bytes: u64,
-    /// Of the inodes in the store, those in memory.
+    /// Inodes of the store that are in memory.
     #[serde(default)]
     pub(crate) inodes_in_memory: u64,
-    /// Of these, those whose names are not in memory.
+    /// Inodes in memory whose names are not in memory.
     #[serde(default)]
     pub(crate) inodes_apart: u64,
     /// Directories whose names are in memory.
@@ -91,10 +91,10 @@ pub(crate) struct FileSystemStat {
     /// How often the names of a directory have left memory.
     #[serde(default)]
     pub(crate) directory_departures: u64,
-    /// Of a file system with a store: bytes of contents that wait for the next push to it, by whole chunks.
+    /// For a file system with a store: bytes of contents that wait for the next push to it, by whole chunks.
     #[serde(default)]
     pub(crate) dirty_bytes: Option<u64>,
-    /// Of a store in an object store: what was asked of that, by kind.
+    /// For a store in an object store: requests by kind.
     #[serde(default)]
     pub(crate) object_requests: BTreeMap<String, ObjectRequests>,
     /// How often a part of an object was looked for in the cache on disk.
@@ -106,7 +106,7 @@ pub(crate) struct FileSystemStat {
     /// Bytes in that cache.
     #[serde(default)]
     pub(crate) cache_bytes: u64,
-    /// Of a store in an object store: how often a write waited until records in memory had become objects.
+    /// For a store in an object store: how often a write waited until records in memory had become objects.
     #[serde(default)]
     pub(crate) write_stalls: u64,
 }
@@ -123,7 +123,8 @@ pub(crate) struct Latency {
 /// Requests of one kind to an object store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct ObjectRequests {
-    /// Those that failed, and may have been made again, or found no such object, as a look for newer ones does.
+    /// Requests that failed, and may have been repeated, or that found no such object, as a search for newer objects
+    /// does.
     pub(crate) failed: u64,
     /// How long they took.
     #[serde(flatten)]
@@ -362,7 +363,7 @@ fn histograms<'a>(text: &mut String, name: &str, latencies: impl Iterator<Item =
 
 type HotFigure = (&'static str, fn(&HotFile) -> u64);
 
-/// What Prometheus is told of each of the hottest locks.
+/// The metrics for Prometheus about each of the hottest locks.
 const HOT_FIGURES: [HotFigure; 4] = [
     ("waiting", |file| file.waiting),
     ("grants", |file| file.grants),

@@ -11,7 +11,7 @@ use sluice_store::DiskCache;
 use sluice_vfs::{Options, Superblock};
 use std::path::PathBuf;
 
-/// Added to the known mount options when somebody asks for one that is not there.
+/// The list of known mount options, shown after an unknown option.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%], \
                      volatile; of one in an object store: cache=DIR, cache_size=N[K|M|G|T], takeover; track, log=LEVEL, metrics=ADDRESS:PORT";

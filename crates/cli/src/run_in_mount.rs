@@ -14,10 +14,10 @@ use std::process::{Command, ExitStatus};
 /// The variable in which the command finds where its file system is mounted.
 pub(crate) const MOUNT_VARIABLE: &str = "SLUICE_MOUNT";
 
-/// Mounts `store`, or a fresh file system in memory, runs `command` in the mount, unmounts, and gives the exit status that a shell would give: that of the
-/// command, 128 + the number of the signal that ended it, 127 when there is no such command, 126 when it may not be
-/// executed. What goes wrong once it has ended is said on standard error and does not change that. Processes that it left
-/// behind in the mount lose their files.
+/// Mounts `store`, or a fresh file system in memory, runs `command` in the mount, unmounts, and gives the exit status
+/// that a shell would give: that of the command, 128 + the number of the signal that ended it, 127 when there is no
+/// such command, 126 when it may not be executed. Errors after the command's end are printed on standard error and do
+/// not change the status. Processes that it left behind in the mount lose their files.
 ///
 /// SIGTERM and SIGHUP are passed on to the command. SIGINT is not: a terminal sends it to both already, and it is
 /// the command that decides what it means.
@@ -65,7 +65,7 @@ pub(crate) fn run_in_mount(
                     _ => None,
                 };
                 if let (Some(pid), Some(signal)) = (pid, passed_on) {
-                    // It may have ended just now: then there is nobody to tell.
+                    // The command may have ended just now: then the signal has no receiver.
                     let _ = kill_process(pid, signal);
                 }
             }

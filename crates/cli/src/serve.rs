@@ -242,7 +242,8 @@ fn serve(
     conclude(ended, dir, device, detach)
 }
 
-/// What became of a mount that ended: if it was taken out of the tree a program may lose what it has open.
+/// The result of a mount that ended: an error if the mount was taken out of the tree while programs may have files
+/// open.
 ///
 /// # Errors
 /// That, and which program.
@@ -267,7 +268,7 @@ fn ready(attached: bool, detach: bool) -> Result<()> {
         // Not a directory that somebody may want to unmount.
         std::env::set_current_dir("/")?;
     }
-    // What can fail comes before it is said that all is well.
+    // Steps that can fail come before the announcement of success.
     let null = detach.then(nowhere).transpose()?;
     if attached || detach {
         announce()?;

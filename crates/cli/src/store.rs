@@ -121,7 +121,7 @@ fn remove_lost(store: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The store that is mounted on `dir`, if one is.
+/// The store that is mounted on `dir`, if any.
 pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
     let source = PathBuf::from(sluice_fuse::source_at(dir)?);
     if Bucket::is_url(&source) {
@@ -132,7 +132,7 @@ pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
 }
 
 /// # Errors
-/// That `store` is where something of ours is mounted, and no store.
+/// That `store` is a mount of sluicefs, and not a store.
 pub(crate) fn refuse_mount(store: &Path) -> Result<()> {
     let Some(source) = sluice_fuse::source_at(store) else { return Ok(()) };
     let (dir, source) = (store.display(), Path::new(&source).display());
@@ -147,7 +147,7 @@ pub(crate) fn refuse_mount(store: &Path) -> Result<()> {
     }))
 }
 
-/// What a store says of itself: the one in `place`, or that is mounted there.
+/// Prints the info of the store in `place`, or of the store mounted there.
 pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
     let mounted = mounted_on(place);
     let store = mounted.as_deref().unwrap_or(place);
@@ -253,7 +253,7 @@ fn device_of(store: &Path) -> Option<(u32, u32)> {
     sluice_fuse::device_of_source(source.as_os_str())
 }
 
-/// What is in `store`, as its server says, if one has it mounted: what is there, and how much of its data is shared.
+/// The content of `store` according to its server, if it is mounted, and how much of its data is shared.
 fn content_in_use(store: &Path) -> Option<(Content, u64)> {
     control::content_of_device(device_of(store)?).ok()?
 }
@@ -297,7 +297,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
         tell(args, &found, &found, status)?;
         return Ok(status);
     }
-    // What keeps it from being mended is found again below.
+    // The second check finds the obstacle to a repair again.
     let repaired = Superblock::repair_store(disk.clone());
     let left = check()?;
     let status = if is_sound(&left) { CORRECTED } else { UNCORRECTED };
@@ -367,7 +367,7 @@ fn tell(args: &Fsck, found: &Report, left: &Report, status: u8) -> Result<()> {
     Output::plain().give(text.as_bytes())
 }
 
-/// What to do about what a check has `left`.
+/// Advice about the findings that a check has `left`.
 fn advice(args: &Fsck, left: &Report, status: u8) -> String {
     let mut text = String::new();
     if status != UNCORRECTED {
@@ -407,7 +407,7 @@ fn say_nothing_of_panics_that_are_findings() {
     }));
 }
 
-/// What an error of the store at `store` is for a person.
+/// The text of an error of the store at `store` for a person.
 pub(crate) fn failure(store: &Path) -> impl Fn(StoreError) -> Failure {
     move |error| Failure::Failed(format!("{}: {error}", store.display()))
 }

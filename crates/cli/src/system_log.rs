@@ -30,7 +30,7 @@ pub(crate) fn take_level(list: &str) -> Result<(String, LevelFilter)> {
 pub(crate) fn begin(level: LevelFilter, daemon: bool) -> io::Result<()> {
     let mut builder = Builder::new();
     builder.filter_level(level);
-    // What the library of stores in objects tells of a refused request may name the key of the caller.
+    // The object-store library's message about a refused request may contain the caller's key.
     builder.filter_module("slatedb", log::LevelFilter::Off);
     if daemon {
         builder.target(Target::Pipe(Box::new(SystemLog::at(SYSTEM_LOG.as_ref())?)));

@@ -94,7 +94,7 @@ fn ask(dir: &Path) -> Result<Vec<u8>> {
 
 /// That no server answers for `path`, and why.
 pub(crate) fn no_server(path: &Path) -> Failure {
-    // Of a dead mount the kernel may know what it knew before.
+    // For a dead mount the kernel may answer from its cache.
     let dead = rustix::fs::statfs(path).map_err(io::Error::from).err().filter(sluice_fuse::is_dead);
     if let Some(error) = dead {
         return Failure::from(error).in_context(path.display());

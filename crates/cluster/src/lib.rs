@@ -13,9 +13,9 @@
 //!                         +------------ requests, answers, notices -+
 //! ```
 //!
-//! *Coherence* is that of guests: kernels cache without a time limit, each change is announced, and the call that made it returns
-//! when all have been told. A guest that cannot be told is waited for until its lease is over; by then it has dropped what its
-//! kernel had.
+//! *Coherence* is that of guests: kernels cache without a time limit, each change is announced, and the call that made
+//! it returns when all have been told. The owner waits for a guest that cannot be told until the guest's lease is over;
+//! by then the guest has dropped its kernel's caches.
 //!
 //! *Leases.* There are two. A node renews its lease with the membership; an owner that cannot stops serving before that calls it
 //! dead. A guest's node renews by pings what it may cache: after [`cache_lease`] without an answer it drops it. The owner takes the

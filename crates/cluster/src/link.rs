@@ -49,7 +49,7 @@ impl Link {
         }
     }
 
-    /// Writes what is queued, as far as that does not block. To be called with nothing locked.
+    /// Writes the queue as far as possible without blocking. To be called with nothing locked.
     pub(crate) fn flush(&self) {
         self.outbox.flush();
     }

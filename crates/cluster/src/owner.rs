@@ -8,9 +8,10 @@
 //! are not answered, until it attaches again or its lease is over. It may come back even then: what it asked for last, and whether
 //! that was executed, is remembered for some leases more.
 //!
-//! *Standing.* A mount that is served *stands*: the store says so. Before locks of a mount are freed because it was not heard of, it
-//! falls, durably. So this owner and each later one know of a mount that comes back whether others may have had its locks. Then its
-//! programs are told that these are lost, but for those of files of which this owner knows that nobody locked anything meanwhile.
+//! *Standing.* A mount that is served *stands*: the store says so. Before locks of a mount are freed because it was not
+//! heard of, it falls, durably. So this owner and each later one know of a mount that comes back whether others may
+//! have had its locks. Then its programs are told that these locks are lost, except for locks of files that no other
+//! mount has locked meanwhile, to the knowledge of this owner.
 
 use crate::link::Link;
 use crate::lock_class::{SEATS, STANDING};
@@ -94,7 +95,7 @@ impl Owner {
         }
     }
 
-    /// Serves this node's own kernel, which has `holdings`, when the grace period is over. Returns when that had only to be waited for.
+    /// Serves this node's own kernel, which has `holdings`, when the grace period is over. Returns the time from which it only waited.
     ///
     /// # Errors
     /// If the file system has a mount that must be alone.
@@ -145,13 +146,13 @@ impl Owner {
         let channel = Channel::new(link.clone(), self.valid_until.clone());
         let guest = Arc::new(self.host.admit(channel.clone(), true, mount)?);
         let mut lost = guest.restore(&holdings, &found);
-        // This owner has given up what it does not know any more.
+        // An unknown mount of this epoch was given up by this owner.
         guest.catch_up(&holdings, epoch != self.epoch || old.is_some());
         drop(found);
         let seat = Arc::new(Seat::new(guest, channel));
         {
             let standing = self.standing.lock();
-            // After its locks are there, and until it is known that it is.
+            // After its locks are restored, and before the mount counts as standing.
             if !self.stands(mount) {
                 self.host.void_locks(&seat.guest, &holdings, &mut lost);
             }
@@ -164,7 +165,7 @@ impl Owner {
             drop(standing);
         }
         if let Some(old) = old {
-            // Its kernel has dropped all that it was to be told of.
+            // Its kernel has dropped all caches with outstanding notices.
             old.guest.give_way(&seat.guest);
             old.release_notices();
         }
@@ -180,7 +181,7 @@ impl Owner {
         seat.quiesce();
         if matches!(served, Ok(true)) {
             self.remove(mount, &seat);
-            // What is not forgotten now is when there is another owner.
+            // The owner deletes the remaining records at the next change of owner.
             let _ = self.superblock().forget_requests(&[mount].into());
         }
         served.map(drop)
@@ -196,7 +197,7 @@ impl Owner {
     /// The store's.
     fn end_grace(&self, node: NodeId) -> io::Result<()> {
         self.await_grace(node);
-        // Not earlier: what has no name is deleted then, if nobody has told that it is open.
+        // Not earlier: this deletes nameless files that no node has reported as open.
         let reserve = || {
             self.fall_absent()?;
             self.superblock().reserve_numbers()
@@ -210,7 +211,7 @@ impl Owner {
         self.superblock().standing_mounts().contains(&mount)
     }
 
-    /// A mount that is served stands from here on, if it was not given up meanwhile.
+    /// Records that a served mount stands, unless it was given up meanwhile.
     fn stand(&self, mount: u64) -> io::Result<()> {
         let _standing = self.standing.lock();
         let is_served = mount == self.mount || self.state.lock().seats.contains_key(&mount);
@@ -261,7 +262,7 @@ impl Owner {
         }
     }
 
-    /// Members that are not alive any more are not waited for.
+    /// Ends the wait for members that are not alive any more.
     pub(crate) fn members(&self, is_alive: impl Fn(NodeId) -> bool) {
         self.state.lock().grace.retain(|node| is_alive(*node));
         self.changed.notify_all();
@@ -284,7 +285,7 @@ impl Owner {
         self.state.lock().silent.retain(|mount, since| *since >= limit || !forgotten.insert(*mount));
         forgotten.iter().for_each(|mount| self.host.forget(*mount));
         if !forgotten.is_empty() {
-            // What is not forgotten now is when there is another owner.
+            // The owner deletes the remaining records at the next change of owner.
             self.apart(move |this| {
                 let _ = this.superblock().forget_requests(&forgotten);
             });
@@ -352,7 +353,8 @@ impl Owner {
         !was_over
     }
 
-    /// What was begun is served, and not answered any more. For one that was [ended](Self::end), and whose own kernel has it no more.
+    /// Serves requests that have begun, without answering them. For an owner that was [ended](Self::end), and whose own
+    /// kernel has been detached.
     pub(crate) fn stop(&self) {
         let (seats, local) = {
             let mut state = self.state.lock();

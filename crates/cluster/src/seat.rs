@@ -11,7 +11,7 @@ use sluice_sync::{Arc, Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-/// Threads that serve one mount. One that waits for the store holds up nobody while there are others.
+/// Threads that serve one mount. A thread that waits for the store blocks no request while other threads are free.
 const WORKERS: usize = 8;
 /// So many requests of one mount may wait for a thread: a kernel makes fewer. More are not read.
 const JOBS_MAX: usize = 1024;
@@ -71,7 +71,7 @@ impl Channel {
 
 impl GuestChannel for Channel {
     fn answer(&self, message: &[u8]) -> io::Result<()> {
-        // What an owner says whose lease is over may be wrong.
+        // Answers of an owner whose lease is over may be wrong.
         if self.is_valid() {
             self.link.send(&Frame::Answer(message.to_vec()));
         }
@@ -155,7 +155,7 @@ impl Seat {
         !self.is_given_up.swap(true, Ordering::Relaxed)
     }
 
-    /// Nothing more is read; what was begun is served. Returns when no thread serves the guest.
+    /// Stops reading; requests that have begun are served. Returns when no thread serves the guest.
     pub(crate) fn quiesce(&self) {
         self.hang_up();
         self.jobs.close();
@@ -164,7 +164,7 @@ impl Seat {
         workers.into_iter().for_each(|worker| drop(worker.join()));
     }
 
-    /// What the kernel was to be told counts as told.
+    /// Marks all pending notices to the kernel as delivered.
     pub(crate) fn release_notices(&self) {
         let pending = {
             let mut notices = self.channel.notices.lock();
@@ -222,7 +222,7 @@ impl Jobs {
             let is_behind = ticket.is_behind();
             guest.serve(ticket, &mut message);
             if is_behind {
-                // This thread goes on with what waits for it.
+                // This thread continues with the requests that wait for this one.
                 self.queue.lock().is_behind = false;
             }
         }

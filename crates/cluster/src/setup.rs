@@ -32,7 +32,7 @@ struct Saved {
     ttl_ms: u64,
     /// When it was made, in seconds since 1970.
     made: u64,
-    /// The certificate of its authority, where there is no file with it.
+    /// The certificate of the cluster's authority, unless a file has it.
     #[serde(default)]
     authority: String,
 }
@@ -134,8 +134,8 @@ impl Cluster {
         Duration::from_millis(self.saved.ttl_ms)
     }
 
-    /// What a store is told for an epoch of this cluster: greater than for all clusters that were made before, and with some room
-    /// after each for programs that open the store by themselves, when no node has it.
+    /// The store's epoch for an epoch of this cluster: greater than all epochs of clusters that were made before, and
+    /// with some room after each for programs that open the store by themselves, when no node has it.
     pub fn store_epoch(&self, epoch: u64) -> u64 {
         const ROOM: u32 = 8;
         const EPOCHS: u32 = 32;
@@ -145,7 +145,7 @@ impl Cluster {
     /// The identity of a node in `keys`; or a new one, if there is the key of the authority.
     ///
     /// # Errors
-    /// If there is neither, or it may not be read, or is of another cluster.
+    /// If both are missing, unreadable, or of another cluster.
     pub fn identity(&self, keys: &Path) -> io::Result<Identity> {
         if !keys.join("node.key").exists() {
             return self.new_identity(keys);
@@ -160,7 +160,7 @@ impl Cluster {
     /// A new identity of a node, by the key of the authority in `keys`.
     ///
     /// # Errors
-    /// If it is not there, or may not be read, or is of another cluster.
+    /// If the key is missing, unreadable, or of another cluster.
     pub fn new_identity(&self, keys: &Path) -> io::Result<Identity> {
         let ca = ClusterCa::load(keys).map_err(|error| {
             if error.kind() == io::ErrorKind::InvalidData {

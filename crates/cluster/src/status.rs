@@ -46,7 +46,8 @@ pub struct Status {
     pub locks_decided: u64,
     /// Other requests that this node answered by itself.
     pub answered_here: u64,
-    /// Requests that the owner got, and whose answers somebody waits for. Those of its own kernel it gets without a message.
+    /// Requests that the owner got, and whose answers somebody waits for. Requests of the owner's own kernel need no
+    /// message.
     pub awaited: u64,
     /// Requests that were answered before the owner had them.
     pub behind: u64,
@@ -55,8 +56,9 @@ pub struct Status {
     pub recalls: u64,
     /// Now: requests of its kernel that wait for a lock.
     pub waiting_locks: u64,
-    /// Now: bytes on their way to the store. Of the owner those of contents that wait for the next push, by whole chunks; of another
-    /// node those of requests that were answered before the owner had them, and of which it has not said yet that it executed them.
+    /// Now: bytes on their way to the store. At the owner: contents that wait for the next push, by whole chunks; at
+    /// another node: requests that were answered before the owner had them, and whose execution the owner has not
+    /// confirmed.
     pub dirty_bytes: u64,
     /// The last takeover by this node.
     #[serde(flatten)]
@@ -87,7 +89,7 @@ impl Status {
 
     /// One line of JSON.
     pub fn to_json(&self) -> String {
-        // There is nothing in it that cannot be written.
+        // All its values can be written as JSON.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

@@ -1,5 +1,5 @@
-//! Wire: what nodes say to each other, as bytes. What is read is bounded before it is believed, and nothing that it says
-//! reaches a panic: a request's own bytes are judged by the file system's handler, as those of a kernel are.
+//! Wire: what nodes say to each other, as bytes. Lengths are checked before use, and no content reaches a panic: a
+//! request's own bytes are judged by the file system's handler, like those of a kernel.
 //!
 //! A frame is its length (4 bytes, little-endian, at most [`FRAME_MAX`], for [`Frame::Attach`] [`ATTACH_MAX`]), a byte that tells its
 //! kind, and the rest.

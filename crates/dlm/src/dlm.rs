@@ -37,12 +37,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::{fmt, fs, io, mem};
 
-/// Of a lease, the part that is left unused, for clocks of different speed.
+/// The fraction of a lease that is left unused, for clocks of different speed.
 const MARGIN: u32 = 8;
 /// Calls of [`Dlm::lock`] wait while so many messages are on their way to the node that they go to.
 const PENDING_MAX: usize = 10_000;
 
-/// What makes a dead node's writes fail: called before its locks are free, until it succeeds.
+/// The function that makes a dead node's writes fail: called before the node's locks are free, until it succeeds.
 pub type Fence = Arc<dyn Fn(NodeId) -> io::Result<()> + Send + Sync>;
 
 /// How a node takes part in a cluster.
@@ -129,7 +129,7 @@ impl Post {
         self.wished.notify_one();
     }
 
-    /// The node, if it is one that messages may go to.
+    /// The node, if it can receive messages.
     fn peer(&self, id: NodeId) -> Option<Arc<Peer>> {
         let mut peers = self.peers.lock();
         if peers.view.is_gone(id) {
@@ -179,7 +179,7 @@ impl Dlm {
         let listener = TcpListener::bind(config.listen)?;
         let address = listener.local_addr()?;
         let status = config.status.as_ref().map(|path| {
-            // One that was left behind by a process that died.
+            // A socket that a dead process left behind.
             let _ = fs::remove_file(path);
             UnixListener::bind(path)
         });

@@ -5,16 +5,16 @@ use std::fmt;
 /// Why a lock was not got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
-    /// It is in use, and the request was not to wait.
+    /// The lock is in use, and the request was not to wait.
     Busy,
     /// The time was over.
     TimedOut,
     /// The request was cancelled.
     Cancelled,
-    /// Holders wait for each other in a circle, and this request was the last of it: it keeps what it has. Two that convert
-    /// their locks, or those that belong to a [`LockParty`](crate::LockParty).
+    /// Holders wait for each other in a circle, and this request was the youngest: its caller keeps the locks that it
+    /// holds. Two that convert their locks, or those that belong to a [`LockParty`](crate::LockParty).
     Deadlock,
-    /// This node is not, or no more, a member of the cluster: its lease is over, or it has left.
+    /// This node is not a member of the cluster: its lease is over, or it has left.
     NotMember,
     /// The name is too long.
     NameTooLong,

@@ -1,4 +1,4 @@
-//! Grants: what nodes have of one resource. Mostly that is one grant, which then needs no memory of its own.
+//! Grants: what nodes have of one resource. Mostly a resource has one grant, which needs no memory of its own.
 
 use crate::message::Token;
 use crate::{Mode, NodeId, Range};
@@ -14,7 +14,7 @@ pub(crate) struct Grant {
     pub(crate) token: Token,
     /// The request that it answered.
     pub(crate) serial: u64,
-    /// For what mode its node was asked to make room.
+    /// The mode for which its node was asked to make room.
     pub(crate) asked: Option<Mode>,
 }
 

@@ -20,9 +20,10 @@
 //! Messages go only to nodes concerned: how many nodes there are does not matter.
 //!
 //! A membership that all nodes trust names the members and the master of each shard, with leases. A node that cannot
-//! renew its lease stops by itself before the membership calls it dead, and the locks of the dead are free only when nothing that
-//! they did can still take effect (the *fence*). A shard that gets a new master gets a new *epoch*; messages of others count for
-//! nothing. What survives a master is what the other nodes hold; they tell the next one.
+//! renew its lease stops by itself before the membership calls it dead, and the locks of the dead are free only when
+//! nothing that they did can still take effect (the *fence*). A shard that gets a new master gets a new *epoch*;
+//! messages of others count for nothing. A master's state survives as the holdings of the other nodes, which report
+//! them to the next master.
 //!
 //! [`Node`] is all of this without threads, clocks or sockets; `tests/simulation` runs it on a network of all faults.
 //!
@@ -30,9 +31,9 @@
 //! See [`Node`].
 //!
 //! # Limits
-//! Deadlocks are looked for among the requests of a [`LockParty`], in circles of at most 64. Of other requests only two conversions of
-//! one lock are, and may be told of a deadlock where there is none: use time limits. A value lives as long as some node has a lock on its resource, be
-//! it NL, or has it cached.
+//! Deadlocks are looked for among the requests of a [`LockParty`], in circles of at most 64. Outside parties, the only
+//! search is for two conversions of one lock, and may find a deadlock where none exists: use time limits. A value lives
+//! as long as some node has a lock on its resource, be it NL, or has it cached.
 //!
 //! # Sources
 //! Kronenberg, Levy and Strecker, "VAXclusters" (1986): modes, queues, value blocks. Gray and Cheriton, "Leases" (1989). Burrows,

@@ -32,7 +32,7 @@ pub(crate) struct Local {
 
 /// What is said of it between nodes.
 pub(crate) struct Slow {
-    /// The grant that is cached; with the number 0, which none has, if there is none.
+    /// The cached grant; number 0, which no grant has, if none is cached.
     token: Token,
     /// When it came, in nanoseconds.
     pub(crate) granted_at: u64,
@@ -49,7 +49,7 @@ struct LocalExtra {
     more: Option<Box<More>>,
 }
 
-/// What there is to say of a lock that somebody waits for.
+/// The state of a lock with waiters.
 #[derive(Default)]
 pub(crate) struct More {
     /// The requests that wait on this node, in order; conversions first.
@@ -58,7 +58,7 @@ pub(crate) struct More {
     pub(crate) request: Option<Request>,
     /// What the master asks for.
     pub(crate) revoke: Option<Revoke>,
-    /// What the master asks for of a grant that has not come yet.
+    /// The master's revocation of a grant that has not arrived yet.
     pub(crate) early: Option<Revoke>,
     /// Nobody gets the lock any more before the revoke is answered.
     pub(crate) is_draining: bool,
@@ -70,7 +70,7 @@ pub(crate) struct More {
 pub(crate) struct KnownHolder {
     /// Its number as long as it is held.
     pub(crate) number: u64,
-    /// The number of this hold of it in this mode.
+    /// The number of this hold in this mode.
     pub(crate) hold: u64,
     pub(crate) mode: Mode,
     pub(crate) notice: Option<Notice>,
@@ -88,7 +88,7 @@ pub(crate) struct Waiter {
     pub(crate) number: u64,
     /// The number as a holder that is known, or 0.
     pub(crate) known: u64,
-    /// What is to be known of it, if that is new.
+    /// The holder's notice, if it is new.
     pub(crate) notice: Option<Notice>,
     pub(crate) party: Option<LockParty>,
     /// When it began to wait, and when to look next whether it is in a circle, in nanoseconds.
@@ -101,8 +101,8 @@ pub(crate) struct Waiter {
 pub(crate) struct Request {
     pub(crate) serial: u64,
     pub(crate) mode: Mode,
-    /// The mode that was asked for first. The master may have granted it, in place of what is cached: so meanwhile nothing is
-    /// given out that it does not cover.
+    /// The mode that was asked for first. The master may have granted it, in place of the cached grant: so meanwhile
+    /// only modes that it covers are given out.
     pub(crate) first: Mode,
     pub(crate) is_try: bool,
     pub(crate) converts: bool,
@@ -128,7 +128,7 @@ pub(crate) struct Revoke {
 }
 
 impl More {
-    /// Whether `mode` may be given out from what is cached.
+    /// Whether the cached grant may give out `mode`.
     pub(crate) fn allows(&self, mode: Mode) -> bool {
         self.request.is_none_or(|request| request.first.covers(mode))
     }
@@ -152,7 +152,7 @@ impl Waiter {
 }
 
 impl Request {
-    /// Whether it is for a conversion, which is in the way of `wanted` before and after.
+    /// Whether it is for a conversion that conflicts with `wanted` before and after.
     pub(crate) fn stands_against(&self, waiter: &Waiter, wanted: Mode) -> bool {
         let is_held = waiter.holds.is_some_and(|held| !held.compatible(wanted));
         self.converts && is_held && !self.mode.compatible(wanted)
@@ -222,12 +222,12 @@ impl Slow {
         };
         if let Some(value) = value.filter(is_newer) {
             self.set_value(Some(value));
-            // What comes from another holder is new to the master, which may hear of the next release first.
+            // A value from another holder is new to the master, which may hear of the next release first.
             self.set_dirty(is_from_holder);
         }
     }
 
-    /// What there is to say of those that wait, and of what was asked for.
+    /// The state of waiters and requests, if any.
     pub(crate) fn more(&self) -> Option<&More> {
         self.extra.as_ref().and_then(|extra| extra.more.as_deref())
     }
@@ -249,7 +249,7 @@ impl Slow {
         self.more().and_then(|more| more.request)
     }
 
-    /// Whether `mode` may be given out from what is cached.
+    /// Whether the cached grant may give out `mode`.
     pub(crate) fn allows(&self, mode: Mode) -> bool {
         self.more().is_none_or(|more| more.allows(mode))
     }

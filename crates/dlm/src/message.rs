@@ -60,7 +60,7 @@ pub enum Body {
         serial: u64,
         /// The mode.
         mode: Mode,
-        /// The grant that the node has. A grant that it does not name here it does not have, and will not take.
+        /// The grant that the node has. A node does not have, and will not take, grants that it does not name here.
         holds: Option<Token>,
         /// Whether it would rather be refused than wait for a lock in use.
         is_try: bool,
@@ -140,9 +140,9 @@ pub enum Body {
     },
     /// From the master, or the node before: does this node still want what another request waits for?
     Behind {
-        /// The node's request, and those of other nodes that are to be asked of next.
+        /// The node's request, and the requests of other nodes to ask next.
         through: Vec<RequestBefore>,
-        /// The grant that these wait for: whose, of what.
+        /// The grant that blocks these requests: its node and range.
         grant: (NodeId, Range),
         /// The mode that it is in the way of.
         wanted: Mode,

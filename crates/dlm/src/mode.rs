@@ -27,7 +27,7 @@ pub enum Mode {
     Ex,
 }
 
-/// For each mode the modes that are compatible with it, one bit each.
+/// For each mode a bit mask of compatible modes.
 const COMPATIBLE: [u8; 6] = [0b11_1111, 0b01_1111, 0b00_0111, 0b00_1011, 0b00_0011, 0b00_0001];
 
 impl Mode {
@@ -57,7 +57,8 @@ impl Mode {
         Mode::ALL.into_iter().rev().find(both).unwrap_or(Mode::Nl)
     }
 
-    /// What is left of this mode when it makes room for `wanted`: the strongest that it covers and that is compatible.
+    /// The remaining mode when this mode makes room for `wanted`: the strongest mode that this one covers and that is
+    /// compatible.
     pub fn yielding_to(self, wanted: Mode) -> Mode {
         let left = |mode: &Mode| self.covers(*mode) && mode.compatible(wanted);
         Mode::ALL.into_iter().rev().find(left).unwrap_or(Mode::Nl)

@@ -152,7 +152,8 @@ impl Range {
     }
 }
 
-/// What a node locks and caches: a range of a resource. Locks on ranges that overlap exclude each other by their modes.
+/// The unit of locking and caching on a node: a range of a resource. Locks on ranges that overlap exclude each other by
+/// their modes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The resource.

@@ -1,10 +1,11 @@
 //! Outbox: what is to be written to a connection, and which thread writes it.
 //!
 //! # Theory
-//! Bytes are queued without waiting, and written by the thread that has queued them ([`Outbox::flush`]), when it holds no lock any
-//! more: to wake another one for it takes longer than to write. That thread never blocks. It takes the *turn* to write if no thread
-//! has it; else the one that has it looks again when it has ended. What the kernel does not take at once it leaves to the outbox's
-//! own writer thread ([`Outbox::write`]), which blocks, and so does one that has written often enough for others.
+//! Bytes are queued without waiting, and written by the thread that has queued them ([`Outbox::flush`]), when it holds
+//! no lock any more: to wake another one for it takes longer than to write. That thread never blocks. It takes the
+//! *turn* to write if no thread has it; else the one that has it looks again when it has ended. Bytes that the kernel
+//! does not take at once are left to the outbox's own writer thread ([`Outbox::write`]), which blocks; a thread that
+//! has written often enough for others leaves them, too.
 //!
 //! # Lock order
 //! ```text
@@ -20,7 +21,7 @@ use std::mem;
 /// So often a thread that sends writes what has come together since it wrote last.
 const WRITES_MAX: usize = 4;
 
-/// What is to be written to a connection, or to one after the other. `S` says what is sent again over the next.
+/// The queue of bytes for a connection, or for successive connections. `S` says what is sent again over the next.
 pub struct Outbox<S> {
     state: Mutex<Outgoing<S>>,
     /// The writer thread is to write, or it is over.
@@ -59,7 +60,7 @@ impl<S> Outbox<S> {
         (!*is_closed).then(|| work(session, connection.is_some().then_some(queued)))
     }
 
-    /// Writes what is queued, as far as that does not block. To be called with no lock held that others wait for.
+    /// Writes the queue as far as possible without blocking. The caller must hold no lock that other threads wait for.
     pub fn flush(&self) {
         let mut is_left = false;
         for _ in 0..WRITES_MAX {

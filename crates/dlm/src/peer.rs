@@ -58,12 +58,12 @@ impl Peer {
         });
     }
 
-    /// Writes what is queued, as far as that does not block. To be called with no lock held that others wait for.
+    /// Writes the queue as far as possible without blocking. The caller must hold no lock that other threads wait for.
     pub(crate) fn flush(&self) {
         self.outbox.flush();
     }
 
-    /// Acknowledges what has come, if that was not said.
+    /// Acknowledges all received messages, unless acknowledged before.
     pub(crate) fn acknowledge(&self) {
         self.outbox.queue(|session, out| tell_taken(session, out, 1));
         self.flush();

@@ -10,7 +10,8 @@ pub(crate) const PATH_MAX: usize = 64;
 /// Through so many requests that wait before it a wait is followed.
 pub(crate) const LINKS_MAX: usize = 8;
 
-/// What holds several locks and waits for others: a thread, a task, a request that is served. See [`Node::party`](crate::Node::party).
+/// An entity that holds several locks and waits for others: a thread, a task, a request that is served. See
+/// [`Node::party`](crate::Node::party).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockParty(pub(crate) u64);
 
@@ -58,7 +59,7 @@ pub struct Probe {
     pub proved: Option<u16>,
     /// The wait that it is at.
     pub wait: WaitId,
-    /// How it came from there to where it is.
+    /// The way from the last hold to this wait.
     pub way: u64,
     /// The steps so far; on the second lap all of them.
     pub path: Vec<ProbeStep>,

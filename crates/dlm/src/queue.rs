@@ -52,7 +52,7 @@ struct Promise {
     from: (NodeId, Range),
     to: Waiting,
     token: Token,
-    /// The node that was promised it will not take it.
+    /// The promised node will not take the grant.
     is_void: bool,
 }
 
@@ -71,14 +71,14 @@ pub(crate) struct Queue {
     value: Option<Box<Value>>,
 }
 
-/// What there is to know of a resource that a node waits for, or that has gone from node to node.
+/// The state of a resource with waiters, or of one that has moved between nodes.
 #[derive(Clone, Debug, Default)]
 struct Demand {
     waiting: VecDeque<Waiting>,
     promise: Option<Promise>,
     /// Grants that a node was to hand over, by their tokens. It may have died in between.
     handed: Vec<(Token, NodeId)>,
-    /// How often it was granted to another node than before.
+    /// How often a different node got the grant.
     moves: u64,
     /// To which it was granted last.
     last: Option<NodeId>,
@@ -136,7 +136,7 @@ impl Queue {
         self.grants.is_empty() && self.waiters().next().is_none()
     }
 
-    /// How often it was granted to another node than before.
+    /// How often a different node got the grant.
     pub(crate) fn moves(&self) -> u64 {
         self.demand.as_ref().map_or(0, |demand| demand.moves)
     }
@@ -208,8 +208,8 @@ impl Queue {
                 return;
             }
             if holds == Some(promise.token) {
-                // The lock was handed over. The one that did so may have changed the value: until its own message says what is left,
-                // or it is fenced, its grant stays what it was.
+                // The lock was handed over. The former holder may have changed the value: its grant stays unchanged
+                // until its own message states the rest, or until the node is fenced.
                 if let Some(promise) = self.take_promise_if(|_| true) {
                     self.install(&promise, None);
                 }
@@ -293,7 +293,7 @@ impl Queue {
         self.settle(desk);
     }
 
-    /// The value, as a node sends it. One that became uncertain stays so until it is changed.
+    /// The value, as a node sends it. An uncertain value stays uncertain until it is changed.
     fn learn_value(&mut self, value: Option<Value>) {
         if let Some(value) = value
             && self.value.as_ref().is_none_or(|old| old.version < value.version)
@@ -355,7 +355,7 @@ impl Queue {
         self.settle(desk);
     }
 
-    /// What a dead node may have changed is uncertain, until it is changed under a later grant.
+    /// Marks values that a dead node may have changed as uncertain, until a change under a later grant.
     fn doubt(&mut self, gone: NodeId) {
         let had = self.grants.iter().map(|grant| (grant.node, grant.mode, grant.token));
         let promised =
@@ -380,7 +380,7 @@ impl Queue {
         let is_it = |w: &&Waiting| (w.node, w.range, w.serial) == (node, range, serial);
         let Some(last) = order.iter().position(is_it) else { return Vec::new() };
         let promise = self.promise();
-        // For the requests up to this one that hold it up, how they do.
+        // For each request up to this one that delays it: the reason.
         let mut chains: Vec<Option<(u64, Vec<RequestBefore>)>> = vec![None; last + 1];
         let mut blockers = Vec::new();
         for at in (0..=last).rev() {
@@ -438,7 +438,7 @@ impl Queue {
             } else if in_the_way.is_empty() {
                 self.demand().waiting.remove(at);
                 self.grant(&first, desk);
-                // In place of a stronger one of the same node it makes room for those before.
+                // The new grant may replace a stronger one of the same node, and so make room for earlier requests.
                 at = 0;
             } else {
                 self.ask(&first, &in_the_way, at, desk);
@@ -454,7 +454,7 @@ impl Queue {
         self.demand.take_if(|demand| demand.is_over(&self.grants));
     }
 
-    /// The node will not answer what it was asked for: it converts its lock, or does not have it.
+    /// The node will not answer the revocation: it converts its lock, or has none.
     fn void_asked(&mut self, node: NodeId, range: Range) {
         if let Some(at) = self.grant_of(node, range) {
             self.grants[at].asked = None;
@@ -492,7 +492,7 @@ impl Queue {
         let queue: Vec<_> = self.queued().cloned().collect();
         let waits = |grant: &Grant| queue.iter().find(|w| (w.node, w.range) == (grant.node, grant.range));
         let mut next = None;
-        // Not one that waits itself: perhaps it converts, and does not give up its lock before it has got another.
+        // A holder that waits itself is excluded: if it converts, it keeps its lock until it gets another.
         if let [one] = in_the_way
             && !first.is_try
             && self.grants[*one].asked.is_none()
@@ -570,7 +570,7 @@ impl Queue {
 }
 
 impl Demand {
-    /// Whether there is nothing to know of it any more.
+    /// Whether the resource has no remaining demand.
     fn is_over(&mut self, grants: &[Grant]) -> bool {
         self.handed.retain(|(token, _)| grants.iter().any(|grant| grant.token == *token));
         self.waiting.is_empty() && self.promise.is_none() && self.handed.is_empty() && self.moves == 0

@@ -1,8 +1,8 @@
 //! Session: the messages of two nodes to each other, each once and in order, whatever the packets suffer.
 //!
-//! Packets are numbered from 1. One that is not the next is dropped, and everything that was not acknowledged is sent again: by
-//! TCP, which keeps order, only when a connection is made anew. A session begins with the second of its nodes and ends with the first
-//! of them: nodes never have the number of another that was before, so a session never begins anew.
+//! Packets are numbered from 1. A packet out of order is dropped, and all unacknowledged packets are sent again: with
+//! TCP, which keeps order, only over a new connection. A session begins with the second of its nodes and ends with the
+//! first of them: nodes never have the number of another that was before, so a session never begins anew.
 
 use crate::Message;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 pub struct Packet {
     /// Its number, or 0 if it has no message.
     pub number: u64,
-    /// All packets of the other side up to this one have come.
+    /// The number up to which all packets of the other side have arrived.
     pub acknowledged: u64,
     /// The message.
     pub message: Option<Message>,
@@ -27,7 +27,7 @@ pub struct Session {
     taken: u64,
     /// The acknowledgement that was sent last.
     told: u64,
-    /// What was not acknowledged, the last of it with the number `sent`.
+    /// Unacknowledged messages, the last of them with the number `sent`.
     pending: VecDeque<Message>,
 }
 
@@ -55,7 +55,7 @@ impl Session {
         Ok(packet.message)
     }
 
-    /// All that was not acknowledged, to be sent again.
+    /// All unacknowledged messages, to be sent again.
     pub fn again(&mut self) -> Vec<Packet> {
         self.told = self.taken;
         let first = self.sent - self.pending.len() as u64 + 1;

@@ -32,7 +32,7 @@ pub struct ClusterCa {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What a node shows to others: its certificate, its key, and the authority that it believes.
+/// A node's credentials: its certificate, its key, and the authority that it trusts.
 pub struct Identity {
     ca: CertificateDer<'static>,
     certificate: CertificateDer<'static>,
@@ -54,7 +54,7 @@ impl ClusterCa {
     /// Reads `ca.pem` and `ca.key` of a directory.
     ///
     /// # Errors
-    /// If they are not there, or are not what they should be.
+    /// If a file is missing or invalid.
     pub fn load(dir: &Path) -> io::Result<ClusterCa> {
         let certificate = certificate(dir, "ca.pem")?;
         must_be_authority(dir, &certificate)?;
@@ -73,7 +73,7 @@ impl ClusterCa {
         save_key(&dir.join("ca.key"), &self.issuer.key().serialize_der())
     }
 
-    /// What the authority says of itself, the same each time.
+    /// The parameters of the authority's certificate, the same each time.
     fn params() -> io::Result<CertificateParams> {
         let mut params = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -97,7 +97,7 @@ impl Identity {
     /// Reads `ca.pem`, `node.pem` and `node.key` of a directory.
     ///
     /// # Errors
-    /// If they are not there, or are not what they should be.
+    /// If a file is missing or invalid.
     pub fn load(dir: &Path) -> io::Result<Identity> {
         let key = PrivateKeyDer::from_pem_file(dir.join("node.key")).map_err(of_pem(dir, "node.key"))?;
         let (ca, certificate) = (certificate(dir, "ca.pem")?, certificate(dir, "node.pem")?);
@@ -130,7 +130,7 @@ impl Identity {
     /// The two configurations: to be called, and to call.
     ///
     /// # Errors
-    /// If the identity is not what it should be.
+    /// If the identity is invalid.
     pub fn configurations(&self) -> io::Result<(Arc<ServerConfig>, Arc<ClientConfig>)> {
         let provider = Arc::new(default_provider());
         let roots = self.roots()?;
@@ -172,7 +172,7 @@ fn must_be_authority(dir: &Path, certificate: &CertificateDer<'static>) -> io::R
     RootCertStore::empty().add(certificate.clone()).map_err(|_| damaged(dir, "ca.pem"))
 }
 
-/// What it means that the file `name` of `dir` cannot be read.
+/// The error for an unreadable file `name` of `dir`.
 fn of_pem(dir: &Path, name: &str) -> impl FnOnce(rustls::pki_types::pem::Error) -> io::Error {
     move |error| match error {
         rustls::pki_types::pem::Error::Io(error) => error,
@@ -257,7 +257,7 @@ impl Secure {
             if !connection.is_handshaking() {
                 break;
             }
-            // A byte now and then does not prolong it.
+            // A slow trickle of bytes does not extend the time limit.
             let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
             tcp.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
             if connection.read_tls(&mut &tcp)? == 0 {
@@ -277,7 +277,7 @@ impl Secure {
         Ok(Secure { tcp, channel, writing: Mutex::with_class(&WRITING, Vec::new()) })
     }
 
-    /// From here on the other side may be silent for as long as it likes.
+    /// Lifts the time limit on silence of the other side.
     ///
     /// # Errors
     /// The connection's.
@@ -373,8 +373,8 @@ impl WriteTurn<'_> {
         written
     }
 
-    /// Writes `bytes`, after what was left, as far as that does not block. False if some is left: the next thread that
-    /// has the turn writes it first.
+    /// Writes the remaining bytes and then `bytes`, as far as possible without blocking. False if some is left: the
+    /// next thread that has the turn writes it first.
     pub(crate) fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<bool> {
         self.encrypt(bytes)?;
         while !self.records.is_empty() {

@@ -18,7 +18,7 @@ pub struct Member {
 pub struct Owner {
     /// The node.
     pub node: NodeId,
-    /// The revision at which it became the master: greater than that of each before it.
+    /// The revision at which it became the master; later masters have greater revisions.
     pub epoch: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct Owner {
 pub struct View {
     /// Its number: that of the last change. A node's number is the revision at which it joined.
     pub revision: u64,
-    /// The members. A node that died is one of them until it is fenced.
+    /// The members. A dead node stays a member until it is fenced.
     pub members: BTreeMap<NodeId, Member>,
     /// The master of each shard.
     pub owners: Vec<Option<Owner>>,
@@ -39,12 +39,12 @@ impl View {
         self.members.get(&node).is_some_and(|member| member.is_alive)
     }
 
-    /// Whether `node` was a member and is none any more. One that has joined since is unknown, not gone.
+    /// Whether `node` is a former member. A node that has joined since is unknown, not gone.
     pub fn is_gone(&self, node: NodeId) -> bool {
         node.0 <= self.revision && !self.members.contains_key(&node)
     }
 
-    /// The master of `shard`, if there is one and it is alive.
+    /// The master of `shard`, if it is alive.
     pub fn living_owner(&self, shard: ShardId) -> Option<Owner> {
         self.owners.get(usize::from(shard)).copied().flatten().filter(|owner| self.is_alive(owner.node))
     }

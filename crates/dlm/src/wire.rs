@@ -1,4 +1,4 @@
-//! Wire: packets as bytes. What is read is bounded before it is believed, and nothing that it says reaches a panic.
+//! Wire: packets as bytes. Lengths are checked before use, and no content reaches a panic.
 //!
 //! A frame is its length (4 bytes, little-endian, at most [`FRAME_MAX`]) and a packet: number, acknowledgement, and a message or
 //! none. Numbers are little-endian; what may be absent has a byte before it that says so.

@@ -5,18 +5,20 @@
 //! ```text
 //!   data/SEGMENT/OFFSET-EPOCH-COUNT     OFFSET: where it begins; EPOCH: of the owner that made it; COUNT: its number there
 //! ```
-//! What is written gathers in memory until it is enough for a part, or must be durable; then it is sent, a few parts at a time.
-//! No object is ever written again: of two parts with the same bytes the newer one has them, by epoch and count. So an owner that
-//! has lost the store and does not know it yet may write what it likes: its records do not count, and nobody reads its parts.
+//! Writes gather in memory until they are enough for a part, or must be durable; then they are sent, a few parts at a
+//! time. No object is ever written again: of two parts with the same bytes the newer one has them, by epoch and count.
+//! So an owner that has lost the store and does not know it yet may write what it likes: its records do not count, and
+//! nobody reads its parts.
 //!
-//! Where the parts of a segment lie is found out by a listing, when one is asked for that is not known, is not there, or is not what
-//! was written: a store that is only looked at may have an owner that goes on.
+//! A listing finds the parts of a segment, when a wanted part is unknown, missing, or differs from the written bytes: a
+//! store that is open for reading only may have an active owner.
 //!
-//! *Garbage.* A part is deleted when all its bytes were given back; what lies in a segment, or behind its end, when that is given
-//! back as a whole, parts of a dead owner too. Only parts that are older than the call that gives back are deleted, and none of a newer
-//! owner: so a segment may be written again at once, and an owner that has lost the store deletes nothing that the next has
-//! written. It gives back only what durable records of its own named no more, and what is not named is never named again. What
-//! cannot be deleted, or was given back in part when the owner died, stays until the segment is empty.
+//! *Garbage.* A part is deleted when all its bytes were given back; what lies in a segment, or behind its end, when
+//! that is given back as a whole, parts of a dead owner too. Only parts that are older than the call that gives back
+//! are deleted, and none of a newer owner: so a segment may be written again at once, and an owner that has lost the
+//! store deletes nothing that the next has written. It gives back only what durable records of its own named no more,
+//! and what is not named is never named again. Parts that cannot be deleted, or were partly given back when the owner
+//! died, stay until the segment is empty.
 //!
 //! # Lock order
 //! `bucket.data`: the files in use. `bucket.data.file`: the parts of one. `bucket.data.pieces`: what was fetched. Leaves, held across no I/O.
@@ -70,7 +72,7 @@ pub(crate) struct DataDisk {
 /// What all segments share.
 struct DataShared {
     objects: Objects,
-    /// Of the owner that writes; none: the segments are only looked at.
+    /// The epoch of the owner that writes; None for segments that are only read.
     epoch: Option<u64>,
     segment_size: u64,
     /// The host's file system that the objects lie in, and bytes of it that data leave to records.
@@ -114,8 +116,8 @@ struct SegmentState {
 }
 
 impl DataDisk {
-    /// The segments of `segment_size` bytes among `objects`, for the owner in `epoch`; without one they are only looked at. What failed is
-    /// tried again `retries` times, until `stop` is raised.
+    /// The segments of `segment_size` bytes among `objects`, for the owner in `epoch`; without one they are only looked
+    /// at. A failed request is repeated up to `retries` times, until `stop` is raised.
     pub(crate) fn new(
         objects: Objects,
         epoch: Option<u64>,
@@ -220,7 +222,7 @@ impl DataShared {
     }
 
     async fn delete(&self, path: &Path) {
-        // What stays takes room, and nothing else is wrong.
+        // A part that stays takes room, and does no other harm.
         let _ = self.tried("delete data", || self.objects.delete(path)).await;
     }
 }
@@ -387,7 +389,7 @@ impl SegmentFile {
         Ok(())
     }
 
-    /// Finds out which parts there are. One that only looks forgets those that are not there any more.
+    /// Finds out which parts there are. A read-only reader drops parts that the owner has deleted.
     fn look(&self) -> io::Result<()> {
         let listed = self.shared.stop.wait(self.listed()).map_err(io_error)?;
         let mut state = self.state.lock();
@@ -412,7 +414,7 @@ impl SegmentFile {
         })
     }
 
-    /// As [`read`](Self::read), from the parts that are known; `NotFound` if one is not, or is not there.
+    /// Reads from the known parts; `NotFound` if a part is unknown or missing.
     fn read_known(self: &Arc<Self>, buf: &mut [u8], offset: u64, anew: bool) -> io::Result<()> {
         let (elsewhere, is_in_a_row) = {
             let mut state = self.state.lock();
@@ -461,7 +463,7 @@ impl DiskFile for SegmentHandle {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let file = self.0.clone();
         let Some(epoch) = file.shared.epoch else { return Ok(()) };
-        // Relaxed: what is made later is written by calls that come after this one.
+        // Relaxed: parts that are made later belong to writes after this call.
         let now = (epoch, file.shared.next.load(Ordering::Relaxed));
         apart(async move { file.give_back(offset..offset + len, now).await });
         Ok(())
@@ -488,7 +490,7 @@ impl DiskFile for SegmentHandle {
         };
         if is_enough {
             self.0.send()?;
-            // No more than may be sent, and as many behind them, are in memory.
+            // Memory is bounded by the parts that may be sent at once, and as many waiting parts.
             let slot = async { Ok(self.0.shared.slots.acquire().await) };
             drop(self.0.shared.stop.wait(slot).map_err(io_error)?);
         }

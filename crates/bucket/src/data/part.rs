@@ -4,7 +4,7 @@ use slatedb::bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a store gives out of a segment, at least.
+/// The smallest unit that a store allocates in a segment.
 const BLOCK: u64 = 4096;
 
 /// The epoch and the number of a part: the greater one is newer.
@@ -16,7 +16,7 @@ pub(super) struct SegmentPart {
     pub(super) id: PartId,
     /// Where they stand in the segment.
     pub(super) bytes: Range<u64>,
-    /// What of it was given back: sorted, and apart.
+    /// Ranges of the part that were given back: sorted and disjoint.
     dead: Vec<Range<u64>>,
     /// While it is being sent: what it holds.
     pub(super) content: Option<Bytes>,
@@ -25,7 +25,7 @@ pub(super) struct SegmentPart {
 /// What is known of a segment.
 #[derive(Default)]
 pub(super) struct SegmentParts {
-    /// What was written and is in no part, by offset; what was written in a row is in one piece.
+    /// Written bytes that are in no part yet, by offset; adjacent writes form one piece.
     pub(super) waiting: BTreeMap<u64, Vec<u8>>,
     pub(super) all: Vec<SegmentPart>,
     /// The parts that earlier owners made were looked for.
@@ -33,8 +33,8 @@ pub(super) struct SegmentParts {
 }
 
 impl SegmentParts {
-    /// `bytes` were written at `offset`, and wait to be sent. What was written before them may end within a block: the rest of that
-    /// block is nobody's, and belongs to the row.
+    /// `bytes` were written at `offset`, and wait to be sent. Earlier bytes may end within a block: the rest of that
+    /// block is unused, and belongs to the row.
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         match self.waiting.range_mut(..=offset).next_back() {
             Some((start, before))
@@ -49,8 +49,8 @@ impl SegmentParts {
         }
     }
 
-    /// Copies what is in memory of the bytes from `offset` on to `buf`. The parts that have the rest, each with the bytes that it has; none if
-    /// some of them are in no part that is known.
+    /// Copies what is in memory of the bytes from `offset` on to `buf`. Returns the parts that have the rest, each with
+    /// its range of bytes; None if some bytes are in no known part.
     pub(super) fn find(&self, buf: &mut [u8], offset: u64) -> Option<Vec<(SegmentPart, Range<u64>)>> {
         let (mut at, end) = (offset, offset + buf.len() as u64);
         let mut elsewhere = Vec::new();
@@ -102,8 +102,8 @@ impl SegmentParts {
         }
     }
 
-    /// Counts `bytes` of the parts before `now` as given back. The parts of which nothing is left, which are forgotten, but for those
-    /// that are being sent.
+    /// Counts `bytes` of the parts before `now` as given back. Forgets and returns the parts without remaining bytes,
+    /// except for those that are being sent.
     pub(super) fn give_back(&mut self, bytes: &Range<u64>, now: PartId) -> Vec<SegmentPart> {
         for part in self.all.iter_mut().filter(|part| part.id < now) {
             part.give_back(bytes);
@@ -138,7 +138,7 @@ impl SegmentPart {
         })
     }
 
-    /// Of `bytes` what is in the part was given back, perhaps not for the first time.
+    /// Marks the bytes of the part within `bytes` as given back, perhaps again.
     fn give_back(&mut self, bytes: &Range<u64>) {
         let here = self.bytes.start.max(bytes.start)..self.bytes.end.min(bytes.end);
         if here.is_empty() {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(give_back(50..60), [1]);
         assert!(give_back(0..40).is_empty());
         assert_eq!(give_back(30..55), [0]);
-        // One that is newer than the call has other bytes there.
+        // A part newer than the call has other bytes there.
         assert!(give_back(0..200).is_empty());
         assert_eq!(parts.all.len(), 1);
     }

@@ -10,7 +10,7 @@ static PIECES: LockClass = LockClass::new("bucket.data.pieces");
 
 /// Bytes that are fetched with one request.
 pub(super) const PIECE: u64 = 1 << 20;
-/// Pieces that are fetched before they are asked for.
+/// Pieces that are fetched ahead of demand.
 pub(super) const AHEAD: usize = 4;
 /// Pieces in memory, of all segments.
 const PIECES_MAX: usize = 4 * AHEAD;
@@ -28,7 +28,7 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Where a piece is, or comes, and whether it is new here. Those that fetch it at the same time do so once.
+    /// Where a piece is, or comes, and whether it is new here. Simultaneous readers of a piece share one fetch.
     pub(super) fn piece(&self, id: PieceId) -> (Arc<OnceCell<Bytes>>, bool) {
         let mut pieces = self.0.lock();
         if let Some((_, kept)) = pieces.iter().find(|(one, _)| *one == id) {

@@ -73,7 +73,7 @@ pub(crate) fn hold_until_told(path: &Path) -> Result<()> {
 /// it back again and again. While it has it, nobody else may: it checks that with a counter in the file.
 ///
 /// # Errors
-/// Those of opening and locking, and a counter that somebody else has changed.
+/// Errors of opening and locking; a counter that another process has changed.
 pub(crate) fn lock_rounds(path: &Path, rounds: u32) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let file = open(path)?;

@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 /// Files that are written, the odd ones made durable by fsync(2).
 const FILES: usize = 100;
 
-/// Files that were fsynced before the kill, and those of them and of the others that are there afterwards. The store is below
-/// `host`.
+/// The number of files that were fsynced before the kill, and how many of these and of the others exist afterwards. The
+/// store is below `host`.
 pub(super) fn kill_and_mount_again(program: &Path, host: &Path) -> Result<(usize, usize, usize)> {
     let dir = PrivateDir::below(host)?;
     let store = dir.path().join("store");

@@ -23,7 +23,7 @@ const ATTACHING: u32 = 8;
 const PROTOCOL: [u8; 8] = *b"slucfsc4";
 /// Of a question for the status, ...
 const STATUS: [u8; 8] = *b"slucfss1";
-/// ... and for all that is told of the node's mount.
+/// ... and for the complete statistics of the node's mount.
 const STAT: [u8; 8] = *b"slucfst1";
 /// The longest answer: longer than what is told of a mount, with a count in each bucket of each kind of request.
 const ANSWER_MAX: usize = 256 << 10;
@@ -158,7 +158,8 @@ impl Inner {
                     self.contact.fetch_max(told_at, Ordering::Relaxed);
                     self.lost_at.store(0, Ordering::Relaxed);
                     log::info!("node {} serves this mount, epoch {}", up.to.0, up.epoch);
-                    // Relaxed: see the field. What the kernel caches it asks for after this, so the owner hears of this node later.
+                    // Relaxed: see the field. The kernel's cache misses come after this, so the owner hears of this
+                    // node later.
                     up.until.store(now() + lease, Ordering::Relaxed);
                     self.relay.attach(attachment, Server::Remote(up.clone()), &lost, is_another);
                 }
@@ -212,7 +213,7 @@ impl Inner {
         if hello.protocol != PROTOCOL || hello.cluster != self.cluster || hello.to != self.id() {
             return Err(refused());
         }
-        // One that is not the owner yet, or does not know the caller, is called again.
+        // If this node is not the owner yet, or does not know the caller, the caller tries again.
         let owner = {
             let role = self.role.lock();
             let owner =

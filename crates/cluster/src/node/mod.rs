@@ -41,7 +41,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
-/// Of a lease, the part that is left unused, for clocks of different speed and for what takes time to stop.
+/// The fraction of a lease that is left unused, for clocks of different speed and for the time to stop.
 const MARGIN: u32 = 8;
 /// How often a lease is renewed within its length.
 const RENEWALS: u32 = 4;
@@ -52,7 +52,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The shard. There is one.
 const SHARD: u16 = 0;
 
-/// Opens the store for the owner in this epoch. Nodes that opened it in an earlier one have it no more.
+/// Opens the store for the owner in this epoch. Nodes that opened it in an earlier epoch have lost it.
 pub type Open = Arc<dyn Fn(u64) -> io::Result<Arc<Superblock>> + Send + Sync>;
 
 /// How a node takes part.
@@ -106,7 +106,7 @@ struct Inner {
     takeover: Mutex<Takeover>,
     /// Why the node that is to be owner cannot open the store. *protected by its mutex*
     failure: Mutex<Trouble>,
-    /// Stores that this node had, until they are closed. Held while none is dropped. *protected by its mutex*
+    /// Former stores of this node, until they are closed. Held while none is dropped. *protected by its mutex*
     closing: Mutex<Vec<Closing>>,
 }
 
@@ -114,7 +114,7 @@ struct Inner {
 struct Closing {
     superblock: Arc<Superblock>,
     since: u64,
-    /// Another node may have it by now: what is not durable soon is lost.
+    /// Another node may have the store by now: changes that are not durable soon are lost.
     is_lost: bool,
     thread: JoinHandle<io::Result<()>>,
 }
@@ -134,7 +134,7 @@ struct At {
 }
 
 impl Node {
-    /// Joins the cluster and mounts. What is asked of the mount waits until it [has a server](Self::await_server).
+    /// Joins the cluster and mounts. Calls on the mount wait until it [has a server](Self::await_server).
     ///
     /// # Errors
     /// If the membership, the address or the directory cannot be used.
@@ -268,7 +268,7 @@ impl Node {
         };
         if let Some(link) = link {
             link.link.send(&Frame::Detach);
-            // What is queued is written before the link is closed, or the owner waits for the lease.
+            // The queue is written before the link is closed, or the owner waits for the lease.
             thread::sleep(Duration::from_millis(20));
             link.link.close();
         }
@@ -454,7 +454,8 @@ impl Inner {
         }
     }
 
-    /// What the kernel holds, for a server that is about to be attached. What the last one may have given up is left out.
+    /// The kernel's holdings, for a server that is about to be attached. Requests that the last server may have given
+    /// up are left out.
     fn holdings(&self) -> Holdings {
         // Relaxed: see the field.
         if self.contact.load(Ordering::Relaxed) + self.usable() < now() {
@@ -470,7 +471,7 @@ impl Inner {
         }
     }
 
-    /// Serves nothing more, and has the store closed, for others to have it. `is_lost`: one may have it already.
+    /// Stops serving, and has the store closed, so that other nodes can open it. `is_lost`: one may have it already.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -499,7 +500,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives up what stores do not take in in time. Forgets those that are closed and of which nobody wants to know how it went.
+    /// Abandons stores that are slow to close. Forgets closed stores whose outcome has no reader.
     fn hasten_closing(&self) {
         let limit = now().saturating_sub(nanoseconds(self.membership.ttl()));
         let (over, late): (Vec<_>, Vec<_>) = {
@@ -524,7 +525,7 @@ impl Inner {
     /// Waits until all stores are closed.
     ///
     /// # Errors
-    /// The store's, unless another node may have had it by then.
+    /// Errors of the store, unless another node may have had it by then.
     fn await_closing(&self) -> io::Result<()> {
         let mut outcome = Ok(());
         loop {

@@ -57,8 +57,8 @@ impl Inner {
         }
     }
 
-    /// Looks for a server by a thread of its own: a store, or a node, may not answer, and another node may be the owner by then, or this
-    /// one leave. What it finds counts if it is still what is [sought](At::seeking).
+    /// Looks for a server by a thread of its own: a store, or a node, may not answer, and another node may be the owner
+    /// by then, or this one leave. The result counts if it is still [sought](At::seeking).
     pub(super) fn seek(
         self: &Arc<Self>,
         owner: Owned,
@@ -96,7 +96,7 @@ impl Inner {
 
     /// Becomes the owner, as the membership says.
     fn own_apart(self: &Arc<Self>, owned: Owned) -> io::Result<()> {
-        // What is known may be old: a node whose lease is over owns nothing.
+        // The assignment may be old: a node whose lease is over owns no store.
         if !self.is_member() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Whether this `reason` is another than that of the attempt before.
+    /// Whether this `reason` differs from that of the attempt before.
     pub(super) fn is_new(&mut self, reason: &str) -> bool {
         self.reason.replace(reason.to_owned()).as_deref() != Some(reason)
     }

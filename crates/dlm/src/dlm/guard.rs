@@ -66,7 +66,7 @@ impl<'a> Guard<'a> {
     /// Changes the mode; the thread sleeps until that is possible. The lock stays held as it is until then.
     ///
     /// # Errors
-    /// `Deadlock`, `Busy` if it was not to wait, `NotMember`; with the lock as it is.
+    /// `Deadlock`, `Busy` if it was not to wait, `NotMember`; returns the unchanged lock, too.
     pub fn convert(mut self, want: &Want) -> Result<Guard<'a>, (LockError, Guard<'a>)> {
         let dlm = self.dlm;
         let held = self.held.take().expect("it is there until it is dropped");

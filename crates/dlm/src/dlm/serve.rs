@@ -141,7 +141,7 @@ impl Inner {
         {
             return Err(refused());
         }
-        // One that this node has not heard of calls again.
+        // A caller that this node has not heard of calls again.
         let peer = {
             let peers = self.node.effects().peers.lock();
             let peer = peers.by_id.get(&hello.from).filter(|peer| peers.view.members.contains_key(&peer.id));
@@ -165,7 +165,7 @@ impl Inner {
                 mem::take(&mut *wishes)
             };
             for wish in wishes {
-                // One that fails is wished again when the membership is reminded.
+                // A failed wish is repeated when the membership is reminded.
                 let _ = match wish {
                     Wish::Claim(shard, epoch) => membership.claim(id, shard, epoch),
                     Wish::Resign(shard, epoch) => membership.resign(id, shard, epoch),

@@ -1,15 +1,16 @@
 //! Lease directory: the membership of the processes of one machine, as files that they make one after the other.
 //!
 //! # Theory
-//! Each change makes a file with the whole registry, `registry.N`, where N is one more than that of the file that it was made from. It
-//! is written under another name, and linked: that fails if there is an N, as another process was first; then the change is made
-//! again, from that one. So a process that stands still, wherever it does, is in nobody's way.
+//! Each change makes a file with the whole registry, `registry.N`, where N is one more than the number of the file
+//! before. It is written under another name, and linked: that fails if there is an N, as another process was first;
+//! then the change is made again, from that one. So a process that stands still, wherever it does, is in nobody's way.
 //!
-//! The last [`KEPT`] files stay. A process that has stood still for longer may link a number that was made and removed since. Files are
-//! removed in the order of their numbers: so if the file that the change was made from is still there after the link, there was no such
-//! number before. If it is not, the process is told that nothing is known of its change.
+//! The last [`KEPT`] files stay. A process that has stood still for longer may link a number that was made and removed
+//! since. Files are removed in the order of their numbers: so if the file that the change was made from is still there
+//! after the link, there was no such number before. If the file is gone, the process gets an error, and the outcome of
+//! its change is unknown.
 //!
-//! Leases are counted by the clock of the machine, from when it was started: what is from before is over.
+//! Leases are counted by the machine's clock since boot: leases from before a boot are over.
 
 use super::{Keeper, Registry};
 use crate::clock::now;
@@ -28,7 +29,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// So many of the last files stay.
 const KEPT: u64 = 32;
-/// What stands before the number in the name of a file that is whole, and of one that is being written.
+/// The prefixes of file names: of a complete file, and of a file that is being written.
 const WHOLE: &str = "registry.";
 const WRITTEN: &str = "written.";
 
@@ -52,7 +53,7 @@ struct Saved {
 }
 
 impl LeaseDirectory {
-    /// The cluster of `dir`, which is made if it is not there. All its members say the same `shards` and `ttl`.
+    /// The cluster of `dir`, which is created if missing. All its members say the same `shards` and `ttl`.
     ///
     /// # Errors
     /// If the directory cannot be made, or is of a cluster with another number of shards or length of leases.
@@ -220,7 +221,7 @@ mod tests {
         assert!(a.claim(node, 1, 0).expect("reached"));
         let view = b.view(0, Duration::ZERO).expect("reached");
         assert_eq!(view.owners[1].map(|owner| owner.node), Some(node));
-        // Of this one nobody asks anything before it has ended.
+        // This node gets no request before its lease has ended.
         let ttl = Duration::from_millis(200);
         let (a, b) = (open("short", 2, ttl).expect("made"), open("short", 2, ttl).expect("the same"));
         let node = a.join("here").expect("a member");

@@ -34,7 +34,7 @@ pub trait Membership: Send + Sync {
     /// A new member, which can be reached at `address`.
     ///
     /// # Errors
-    /// If the membership cannot be reached. So it is with all calls: nothing is known then of what became of it.
+    /// If the membership cannot be reached. An error of any call leaves its outcome unknown.
     fn join(&self, address: &str) -> io::Result<NodeId>;
     /// Prolongs a lease. False if it is over.
     ///

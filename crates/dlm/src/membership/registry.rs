@@ -13,7 +13,7 @@ pub struct Registry {
     pub(crate) view: View,
     /// When the lease of each living member is over.
     pub(crate) leases: BTreeMap<NodeId, u64>,
-    /// Before then nobody becomes a master: a change that was lost may have made one.
+    /// Until then no node may become a master: a change that was lost may have made one.
     #[serde(default)]
     pub(crate) claims_from: u64,
 }

@@ -6,8 +6,8 @@
 //! are in the way have unlocked, what is left of it goes back, or straight to the next holder.
 //!
 //! A request is taken back silently: a grant is taken only for the request that is waited for now, and any other one is
-//! declined by a `Release`, or by the next request, which does not name it (Q3 in `queue.rs`). One that is to replace a cached
-//! grant is not taken back: the master may have replaced it already.
+//! declined by a `Release`, or by the next request, which does not name it (Q3 in `queue.rs`). A request to replace a
+//! cached grant is not taken back: the master may have replaced the grant already.
 
 use super::{After, Effects, Node, Shard};
 use crate::error::LockError;
@@ -66,7 +66,7 @@ impl<E: Effects> Node<E> {
             let converts = first.holds.is_some();
             let is_asked = more.request.is_some_and(|request| request.converts || !converts);
             if !is_asked {
-                // With what is held, and be it converted: it is in use until the grant has come.
+                // Joins the held mode, even if it is being converted: the held lock is in use until the grant has come.
                 let mode = local.word.held().map_or(first.mode, |held| held.join(first.mode));
                 let request = match more.request {
                     // The same request, since it may have been granted.
@@ -105,7 +105,7 @@ impl<E: Effects> Node<E> {
         local.word.set_shut(!more.waiters.is_empty() || more.is_draining || more.request.is_some());
     }
 
-    /// Grants a lock to one that waits here: to the first, or to one that converts and holds up those before it.
+    /// Grants a lock to a local waiter: to the first, or to a conversion that delays earlier waiters.
     fn next_granted(&self, local: &Local, slow: &mut Slow) -> Option<Waiter> {
         let more = slow.more_mut()?;
         let converts = more.waiters.iter().take_while(|waiter| waiter.holds.is_some()).count();
@@ -118,7 +118,7 @@ impl<E: Effects> Node<E> {
         more.waiters.remove(at)
     }
 
-    /// A request is not to be asked again when it would have been.
+    /// Removes the timer that would send a request again.
     pub(super) fn ask_no_more(&self, shard: &mut Shard, key: &Key, more: &More, request: &Request) {
         let due = request.asked_at.saturating_add(self.options.retry);
         // A search for deadlocks may be due at the same time.
@@ -217,7 +217,7 @@ impl<E: Effects> Node<E> {
                 Some(_) => {}
                 None => self.send_back(shard, key, token, value),
             },
-            // One that has become a request to wait was asked for again as such.
+            // A try that has become a waiting request was sent again as such.
             Body::Denied { serial } if asked.is_some_and(|asked| asked.serial == serial && asked.is_try) => {
                 let more = slow.say();
                 if let Some(request) = more.request.take() {
@@ -234,7 +234,7 @@ impl<E: Effects> Node<E> {
                 if slow.token() == Some(token) {
                     self.revoked(shard, now, &local, slow, (revoke, knows));
                 } else if asked.is_some_and(|request| request.serial == serial) {
-                    // It has overtaken its grant, which comes from another node.
+                    // The revocation has overtaken its grant, which comes from another node.
                     slow.say().early = Some(revoke);
                 } else {
                     self.decline(shard, key, token, revoke.answer(false));
@@ -258,7 +258,7 @@ impl<E: Effects> Node<E> {
         slow.granted_at = now;
         local.word.set_cached(Some(mode));
         let more = slow.say();
-        // What was asked for before was the grant that this one replaces.
+        // The earlier request asked for the grant that this one replaces.
         if let Some(request) = more.request.take() {
             self.ask_no_more(shard, &local.key, more, &request);
         }
@@ -298,7 +298,7 @@ impl<E: Effects> Node<E> {
         };
         let waiters = &mut slow.say().waiters;
         if let Some(refused) = waiters.iter().position(stands).and_then(|at| waiters.remove(at)) {
-            // Another conversion is before this one, and each is in the way of the other.
+            // Another conversion is before this one, and the two block each other.
             self.decide(shard, &refused.wait, Err(LockError::Deadlock));
             self.convert_no_more(shard, local, slow);
         }
@@ -312,8 +312,9 @@ impl<E: Effects> Node<E> {
         }
     }
 
-    /// A request for conversions that nobody waits for stays, and is none any more: so it gives way to other conversions. Not one that
-    /// does not wait: its answer is under way, and a refusal would be taken for that of what is asked now, which may be granted.
+    /// A conversion request without local waiters stays as a plain request: so it gives way to other conversions. This
+    /// excludes a try: its answer is under way, and a refusal would be mistaken for the answer to the current request,
+    /// which may be granted.
     pub(super) fn convert_no_more(&self, shard: &mut Shard, local: &Local, slow: &mut Slow) {
         if let Some(request) =
             slow.say().request.as_mut().filter(|request| request.converts && !request.is_try)
@@ -344,7 +345,7 @@ impl<E: Effects> Node<E> {
         let slow = &mut *local.slow.lock();
         if let Some(more) = slow.more_mut()
             && let Some(request) = &mut more.request
-            // One that does not wait has its answer under way, and a second one would be taken for that of the next.
+            // A try has its answer under way, and a second answer would be mistaken for the answer to the next request.
             && !request.is_try
             && now >= request.asked_at + self.options.retry
         {

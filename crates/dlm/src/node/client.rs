@@ -16,12 +16,12 @@ use sluice_sync::{Arc, thread};
 use std::fmt;
 use std::task::{Context, Poll};
 
-/// A lock that is held. It is not unlocked when it is dropped: see [`Node::unlock`].
+/// A lock that is held. Dropping it does not unlock it: see [`Node::unlock`].
 #[must_use = "the lock stays held"]
 pub struct Held {
     pub(crate) local: Arc<Local>,
     mode: Mode,
-    /// The number under which more is known of it, or 0.
+    /// The number of the known holder, or 0.
     known: u64,
 }
 
@@ -140,7 +140,7 @@ impl<E: Effects> Node<E> {
     /// Wants a lock.
     ///
     /// # Errors
-    /// `Busy`, if it is in use on this node and is not to be waited for; `NotMember`.
+    /// `Busy`, if it is in use on this node and the request must not wait; `NotMember`.
     pub fn lock(&self, now: u64, key: &Key, want: &Want) -> Result<Submitted, LockError> {
         if !self.is_member(now) {
             return Err(LockError::NotMember);
@@ -158,7 +158,7 @@ impl<E: Effects> Node<E> {
         })
     }
 
-    /// Changes the mode of a lock that is held. It stays held as it is until that is possible.
+    /// Changes the mode of a lock that is held. The lock stays held in its old mode until the change is possible.
     ///
     /// # Errors
     /// As [`lock`](Self::lock), with the lock that is still held.
@@ -243,7 +243,7 @@ impl<E: Effects> Node<E> {
             is_asked && waiter.party.is_none()
                 || more.waiters.iter().any(|other| other.excludes(&waiter) && waiter.excludes(other))
         }) {
-            // Another conversion, here or at another node, is before this one, and each is in the way of the other.
+            // Another conversion, here or at another node, is before this one, and the two block each other.
             return Err(LockError::Deadlock);
         } else {
             if waiter.party.is_some() {
@@ -325,7 +325,7 @@ impl<E: Effects> Node<E> {
             let others = |first: &Waiter| !request.is_try && request.mode.covers(first.mode);
             more.waiters.front().is_some_and(others)
         };
-        // A grant in place of one that is cached has to be taken.
+        // A grant that replaces a cached grant must be taken.
         let is_taken_back = !is_cached && more.request.is_some_and(|request| !serves(&request));
         if is_taken_back && let Some(request) = more.request.take() {
             self.ask_no_more(shard, &local.key, more, &request);

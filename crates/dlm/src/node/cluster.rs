@@ -1,11 +1,11 @@
 //! Cluster: masters that come and go, nodes that die, and the end of this one.
 //!
 //! # Theory
-//! When a shard has got a new owner, each node drops what was under way about its locks, and sends the owner what it *has*
-//! (`Held`), and that this was all (`Registered`); then it asks again for what it waits for. The owner serves when all nodes that
-//! were members at that time have told, or are gone. A node that died is gone when it is fenced: so its locks end then, and not
-//! before. What was promised under an older epoch is void: a node takes no grant of an epoch that it has left, and registers
-//! nothing that it has given away.
+//! When a shard has got a new owner, each node drops what was under way about its locks, and sends the owner what it
+//! *has* (`Held`), and that this was all (`Registered`); then it asks again for what it waits for. The owner serves
+//! when all nodes that were members at that time have told, or are gone. A dead node is gone when it is fenced: so its
+//! locks end exactly then. Promises of an older epoch are void: a node takes no grant of an epoch that it has left, and
+//! registers no grant that it has given away.
 
 use super::{Effects, Node, Role, Shard};
 use crate::error::LockError;
@@ -41,7 +41,7 @@ impl<E: Effects> Node<E> {
             self.stop();
             return;
         }
-        // First the new epochs, so that no grant of an old one is taken from here on; then what there is to tell.
+        // The new epochs come first, so that grants of old epochs are refused from here on; then the reports.
         let mut moved = BTreeSet::new();
         for number in 0..self.options.shards {
             let is_moved = self.under(number, now, |node, shard| node.turn_to(shard, now, number, &view));
@@ -76,7 +76,8 @@ impl<E: Effects> Node<E> {
         } else {
             Role::Other
         };
-        // What came early for this node as the master. It does not serve before it has told itself what it has.
+        // Messages that came early for this node as the master. The master does not serve before it has reported its
+        // own holdings to itself.
         for (from, message) in mem::take(&mut shard.stash) {
             self.receive(shard, now, from, message);
         }
@@ -257,7 +258,8 @@ impl<E: Effects> Node<E> {
         self.stop();
     }
 
-    /// This node is no member any more, or perhaps: no lock is given out here from now on, and waiting callers are told.
+    /// This node has, or may have, lost its membership: no lock is given out here from now on, and waiting callers get
+    /// an error.
     pub fn stop(&self) {
         // Relaxed: as in renewed().
         self.lease_end.store(OVER, Ordering::Relaxed);

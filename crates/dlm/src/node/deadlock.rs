@@ -11,14 +11,16 @@
 //!    hold of party P <--- Blocks --- master of the lock <--- Blocked --- wait of party Q
 //! ```
 //!
-//! *What a wait waits for* is holds, never waits: a request behind others waits for all that these wait for, on its node (`edges`)
-//! and at the master (`Queue::blockers`). There it may wait behind one whose node has just withdrawn it: so the probe goes by way of
-//! that node (`Behind`). What is cached and not held is in nobody's way: it goes when it is asked for.
+//! *A wait's targets* are holds, never waits: a request behind other requests waits for the holds that block these, on
+//! its node (`edges`) and at the master (`Queue::blockers`). There it may wait behind one whose node has just withdrawn
+//! it: so the probe goes by way of that node (`Behind`). A grant that is cached but not held blocks no request: a node
+//! gives it up on demand.
 //!
-//! *No false deadlock.* A probe sees its edges one after the other, and there may be no moment that has them all. So when it has
-//! come round it goes round again, and the circle counts if each edge is there as it was: the same wait, the same hold, the same
-//! way from one to the other. Each of these has a name that is not used again when it has ended (a hold that is converted is another
-//! one). So each edge was there all the time from the first lap to the second, and at the moment between them all were.
+//! *No false deadlock.* A probe sees its edges one after the other, and possibly no moment has all of them. So when it
+//! has come round it goes round again, and the circle counts if each edge is there as it was: the same wait, the same
+//! hold, the same way from one to the other. Each of these has a name that is never used again after its end (a
+//! converted hold gets a new name). So each edge was there all the time from the first lap to the second, and at the
+//! moment between them all were.
 //!
 //! *One is told.* Waits are ordered by number; a node gives each wait a greater one than those of all probes that it has seen. A probe
 //! ends at a wait that is greater than the one that began it. So of a circle only the youngest wait learns, and is told.
@@ -70,12 +72,12 @@ impl Parties {
     }
 }
 
-/// What a wait waits for, as far as its node knows.
+/// The targets of a wait, as far as its node knows.
 #[derive(Default)]
 struct Edges {
-    /// Holds of parties of this node: by what way, which, whose.
+    /// Holds of parties of this node: the way, the hold, and the party.
     holds: Vec<(u64, u64, LockParty)>,
-    /// What was asked of the master: by what way, which request.
+    /// The request to the master: the way and the number.
     request: Option<(u64, u64)>,
 }
 
@@ -101,7 +103,7 @@ impl<E: Effects> Node<E> {
         self.chase(shard, local, slow, probe);
     }
 
-    /// A probe goes on from the wait that it is at, if that still waits.
+    /// Advances a probe from its current wait, if the wait goes on.
     fn chase(&self, shard: &mut Shard, local: &Local, slow: &Slow, probe: Probe) {
         let edges = edges(local, slow, probe.wait.number);
         for (way, hold, party) in edges.holds.into_iter().filter(|(way, ..)| probe.goes_by(*way)) {
@@ -254,8 +256,8 @@ fn edges(local: &Local, slow: &Slow, number: u64) -> Edges {
         more.request.filter(|request| !is_covered || !request.first.covers(waiter.mode))
     };
     let it = &more.waiters[last];
-    // A conversion that needs no grant passes those before it, and one that does waits with them for grants alone. Anything else waits
-    // for these, and so for all that they wait for.
+    // A conversion that needs no grant passes the waiters before it, and a conversion that needs one waits with them
+    // for grants alone. Other requests wait for these waiters, and so for all targets of these.
     let is_covered = cached.is_some_and(|cached| cached.covers(it.mode)) && slow.allows(it.mode);
     let begin = if it.holds.is_some() && is_covered { last } else { 0 };
     for waiter in more.waiters.range(begin..=last) {

@@ -12,14 +12,14 @@ use sluice_sync::{Arc, SmallMutex};
 const STASH_MAX: usize = 1 << 20;
 
 impl<E: Effects> Node<E> {
-    /// Takes in a message of another node, or of this one.
+    /// Receives a message from another node or from this one.
     pub(super) fn receive(&self, shard: &mut Shard, now: u64, from: NodeId, message: Message) {
         if shard.view.is_gone(from) {
             return;
         }
         let epoch = message.epoch();
         if epoch > shard.epoch {
-            // This node is to be the master, and does not know it yet.
+            // This node is the designated master, and does not know it yet.
             if shard.stash.len() < STASH_MAX {
                 shard.stash.push((from, message));
             }
@@ -94,7 +94,7 @@ impl<E: Effects> Node<E> {
         }
     }
 
-    /// The resource, if it is of this epoch; a new one if it is not, and that is wanted.
+    /// The resource, if it is of this epoch; otherwise a new one, if `is_new`.
     pub(super) fn resource(&self, name: &Name, epoch: u64, is_new: bool) -> Option<Arc<SmallMutex<Queue>>> {
         let found = self.resources.get(name, &self.resources.read()).cloned();
         if let Some(found) = found {

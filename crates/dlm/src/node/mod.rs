@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! The caller of a node tells it what happens (a lock is wanted, a message or a view has come, time has passed) and
-//! with the time, in nanoseconds of any clock that never goes back. What the node wants done it says by [`Effects`]. So the same
-//! code runs over TCP, in a simulation with a clock of its own, and in a model checker.
+//! with the time, in nanoseconds of any clock that never goes back. The node states its requests to the caller by
+//! [`Effects`]. So the same code runs over TCP, in a simulation with a clock of its own, and in a model checker.
 //!
 //! A node plays two parts. As a *client* (`client.rs`, `cached.rs`) it has a table of the locks that it caches: a lock that is cached
 //! strongly enough is locked and unlocked there by one exchange each (`word.rs`), found without a lock, and nobody is told. As the
@@ -11,7 +11,7 @@
 //! masters that come and go.
 //!
 //! # Clients must
-//! - deliver the messages from one node to another in order and once each, or not at all once one of them has left;
+//! - deliver the messages between two nodes in order and exactly once, or not at all once one node has left;
 //! - call [`Node::view`] with views in their order, and [`Node::tick`] a few times in [`Options::hold`];
 //! - call [`Node::renewed`] with a time at which the lease is surely not over yet: when the renewal was *sent*, plus the
 //!   lease's length, less a margin for clocks of different speed;
@@ -80,7 +80,7 @@ pub struct Options {
     pub shards: u16,
     /// How long a node that uses a lock keeps it although another wants it, in nanoseconds.
     pub hold: u64,
-    /// After how many nanoseconds something that was not answered is asked for again.
+    /// Nanoseconds after which an unanswered request is sent again.
     pub retry: u64,
     /// After how many nanoseconds a request of a party that still waits looks for a deadlock. It looks again when it
     /// has waited twice as long, and at least once in `retry`.
@@ -147,7 +147,7 @@ struct Shard {
     timers: BTreeSet<(u64, Key)>,
     /// Messages of this node to itself.
     inbox: VecDeque<Message>,
-    /// What is to be called when the shard is unlocked.
+    /// Calls to make when the shard is unlocked.
     after: Vec<After>,
 }
 
@@ -156,7 +156,7 @@ struct Shard {
 enum Role {
     /// It is not.
     Other,
-    /// It will be, when these nodes have told what they hold, or are gone.
+    /// It will be master when these nodes have reported their holdings, or are gone.
     Recovering(BTreeSet<NodeId>),
     /// It is.
     Serving,
@@ -233,7 +233,7 @@ impl<E: Effects> Node<E> {
     /// Takes in a message of another node.
     pub fn message(&self, now: u64, from: NodeId, message: Message) {
         if !self.is_member(now) {
-            // What it says is lost: from here on this node must not be one again.
+            // The message is lost: from here on this node must never be a member again.
             self.stop();
         } else if usize::from(message.shard()) < self.shards.len() {
             self.statistics.received.add();

@@ -92,7 +92,7 @@ impl<E: Effects> Node<E> {
         &self.statistics
     }
 
-    /// What this node knows. Not one instant: each lock as it is when it is looked at.
+    /// What this node knows. The status is not atomic: each lock is shown as of its own inspection.
     pub fn status(&self) -> NodeStatus {
         let locks = self.all_locals().into_iter().map(|local| {
             let slow = local.slow.lock();

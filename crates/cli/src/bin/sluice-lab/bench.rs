@@ -65,7 +65,7 @@ pub(crate) fn bench(options: Bench) -> Result<()> {
     outcome.map(|_| ())
 }
 
-/// From now on the locks of this process are counted.
+/// Starts counting the locks of this process.
 fn collect_lock_stats(plan: &Plan) -> Result<()> {
     if !lock_debug::COMPILED_IN {
         let how = "cargo build --release -p sluice --features lock-debug";

@@ -16,7 +16,7 @@ use ureq::{Agent, Body, Timeout};
 
 /// The longest answer, or line of a stream, in bytes.
 const ANSWER_MAX: u64 = 16 << 20;
-/// The call that is not the same when it is made twice.
+/// The call that must not be repeated.
 const TRANSACTION: &str = "kv/txn";
 
 /// The members of an etcd cluster, of which the one that answered last is asked.
@@ -38,7 +38,7 @@ impl Gateway {
     /// Of these members.
     ///
     /// # Errors
-    /// `InvalidInput` without one, for another scheme, and for files that are not what they should be.
+    /// `InvalidInput` without a member, for another scheme, and for invalid files.
     pub(super) fn new(access: &EtcdAccess, patience: Duration) -> io::Result<Gateway> {
         let endpoints = access.urls()?;
         let config =
@@ -73,7 +73,7 @@ impl Gateway {
     /// may have got is not sent again.
     ///
     /// # Errors
-    /// etcd's, and the network's: then nothing is known of what became of it.
+    /// Errors of etcd and of the network: then the outcome is unknown.
     pub(super) fn call(&self, method: &str, arguments: &Value) -> io::Result<Value> {
         let once = || {
             let mut text = Vec::new();
@@ -164,7 +164,7 @@ impl Gateway {
                     let unlike = format!("{status}, as no etcd does: is that its address?");
                     let said = said["message"].as_str().unwrap_or(&unlike);
                     let error = io::Error::other(format!("etcd at {endpoint}: {said}"));
-                    // Without a token, or with one that it does not know any more.
+                    // The request had no token, or a token that etcd has forgotten.
                     if status == 401 || said.contains("user name is empty") {
                         return Ok(Err(error));
                     }
@@ -214,13 +214,13 @@ pub(super) fn text(value: &Value, field: &str) -> String {
     decoded.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// The number in `field` of `value`; 0 if there is none, as etcd leaves it out.
+/// The number in `field` of `value`; 0 if the field is missing, as etcd omits zeros.
 pub(super) fn number(value: &Value, field: &str) -> u64 {
     let found = &value[field];
     found.as_u64().or_else(|| found.as_str()?.parse().ok()).unwrap_or(0)
 }
 
-/// What it means that an answer is no JSON.
+/// The error for an answer that is not JSON.
 fn unlike_etcd(_: serde_json::Error) -> io::Error {
     io::Error::other("the server answers as no etcd does: is that its address?")
 }

@@ -8,15 +8,16 @@
 //!   sluice/CLUSTER/alive/NAME    the same, for as long as the member's lease: etcd removes it
 //!   sluice/CLUSTER/shard/N       number and name of the master; the revision of its last change is the epoch
 //! ```
-//! A member is dead when `joined` is there and `alive` is not; it is forgotten when it is fenced. A shard is claimed in one
-//! transaction of etcd: if its revision is still the one that the claimant saw, the claimant is alive, and the master before it is
-//! not. Revisions are etcd's own, one for each change of anything it keeps, so they grow and never come twice.
+//! A member is dead when `joined` exists without `alive`; it is forgotten when it is fenced. A shard is claimed in one
+//! transaction of etcd: if its revision is still the one that the claimant saw, the claimant is alive, and the master
+//! before it is not. Revisions are etcd's own, one for each change of anything it keeps, so they grow and never come
+//! twice.
 //!
 //! A thread watches the keys, and reads all of them once more after each change. A watch lasts for a lease at most: a connection
 //! that has died silently is not waited for.
 //!
 //! # Then
-//! What [`Membership`] promises. etcd may prolong leases, when its own leader changes, and never shortens one.
+//! The guarantees of [`Membership`]; etcd may prolong leases, when its own leader changes, and never shortens a lease.
 //!
 //! # Lock order
 //! `dlm.registry`: what was read last, and a user's token; a leaf, never held across a call.
@@ -132,7 +133,7 @@ impl Etcd {
         Ok(gateway.transact(&[absent(&key)], &[put(&key, charter, None)])?.is_some())
     }
 
-    /// What the one that [founded](Self::found) the cluster said of it; none if there is no such cluster.
+    /// The charter that the [founder](Self::found) of the cluster wrote; none if the cluster does not exist.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -168,7 +169,7 @@ impl Membership for Etcd {
     fn join(&self, address: &str) -> io::Result<NodeId> {
         let shared = &*self.shared;
         let mut joined = shared.join(address);
-        // One that may have been taken for a member counts as one until its lease is over.
+        // A failed attempt that etcd may have executed counts as a member until its lease is over.
         for _ in 1..shared.gateway.members() {
             if joined.is_ok() {
                 break;
@@ -300,7 +301,7 @@ impl EtcdCluster {
         self.gateway.transact(conditions, changes)
     }
 
-    /// Reads what there is, and tells those that wait.
+    /// Reads the current state, and wakes its waiters.
     fn learn(&self) -> io::Result<u64> {
         let view = self.read()?.view(self.shards);
         let mut state = self.state.lock();
@@ -347,7 +348,7 @@ fn watch(shared: &Weak<EtcdCluster>) {
         let mut create = shared.range();
         create["start_revision"] = json!((revision + 1).to_string());
         let ttl = shared.ttl;
-        // One that ends, for whatever reason, is begun again after all was read once more.
+        // A watch that ends, for whatever reason, is begun again after another full read.
         let _ = shared.gateway.stream("watch", &json!({"create_request": create}), ttl, &mut |line| {
             let result = &line["result"];
             let is_over = result["canceled"].as_bool() == Some(true) || line.get("error").is_some();
