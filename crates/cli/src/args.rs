@@ -58,7 +58,7 @@ pub(crate) enum Snapshot {
 
 #[derive(clap::Args)]
 pub(crate) struct Fault {
-    /// Track from now on what a crash would leave; what is there counts as durable
+    /// Track the effects of a crash from now on; present files count as durable
     #[arg(long, group = "what", conflicts_with = "rules")]
     pub(crate) track: bool,
     /// List what a crash now may lose: bytes, what else, and the path
@@ -67,7 +67,7 @@ pub(crate) struct Fault {
     /// Write the tree as a power failure now would leave it to this new directory
     #[arg(long, group = "what", conflicts_with = "rules", value_name = "TO")]
     pub(crate) crash_clone: Option<PathBuf>,
-    /// Chooses what is kept of all that is not durable: with 0 nothing, with 1 everything
+    /// Chooses the changes kept beside durable ones: with 0 none, with 1 all
     #[arg(long, requires = "crash_clone", default_value_t = 0)]
     pub(crate) seed: u64,
     /// Take a rule away, or all
@@ -83,7 +83,7 @@ pub(crate) struct Fault {
     pub(crate) clear: Option<String>,
     /// Any file or directory of the mount
     pub(crate) dir: PathBuf,
-    /// What to inject: CALL,...:EFFECT, then if wanted :path=GLOB, :nth=N, :times=N; without any, the rules are listed
+    /// The fault to inject: CALL,...:EFFECT, then if wanted :path=GLOB, :nth=N, :times=N; without any, the rules are listed
     #[arg(value_name = "RULE")]
     pub(crate) rules: Vec<String>,
 }
@@ -96,7 +96,7 @@ pub(crate) enum Command {
     /// Make an empty file system that survives, in a directory of the host
     #[command(after_help = MKFS_EXAMPLES)]
     Mkfs {
-        /// An empty directory, or one that is not there yet
+        /// An empty directory, or a new one
         store: PathBuf,
     },
     /// Check a store, and mend it
@@ -107,7 +107,7 @@ pub(crate) enum Command {
         /// As one line of JSON
         #[arg(long)]
         json: bool,
-        /// The store, which may be in use, or the directory that it is mounted on
+        /// The store, even while in use, or its mount directory
         store: PathBuf,
     },
     /// Mount a file system on a directory
@@ -115,7 +115,7 @@ pub(crate) enum Command {
     /// Unmount what `sluice mount` has mounted
     #[command(after_help = UMOUNT_EXAMPLES)]
     Umount {
-        /// Unmount even if it is in use; what is in use goes on working until it is closed
+        /// Unmount even if it is in use; open files go on working until they are closed
         #[arg(short, long)]
         lazy: bool,
         /// Unmount even if its server does not answer; calls of programs that use it fail

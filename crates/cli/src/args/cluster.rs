@@ -3,13 +3,13 @@
 use clap::Subcommand;
 use std::path::PathBuf;
 
-/// What is asked of a node of the cluster lock manager.
+/// Questions to a node of the cluster lock manager.
 #[derive(Subcommand)]
 pub(crate) enum DlmAction {
     /// List who holds and who waits, since when, and which resources go to and fro, in the manner of /proc/locks
     #[command(after_help = DLM_EXAMPLES)]
     Status {
-        /// As one line of JSON, with what was counted
+        /// As one line of JSON, with counters
         #[arg(long)]
         json: bool,
         /// The socket where the node tells it (`Config::status` of the library)

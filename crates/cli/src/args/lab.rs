@@ -12,14 +12,14 @@ pub(crate) enum LabCommand {
     /// Compare two results, and say what became faster or slower beyond chance
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare {
-        /// What `bench --json` wrote before; lines of one thing from several runs may be appended
+        /// The earlier output of `bench --json`; several runs may be appended
         before: PathBuf,
-        /// What it wrote after
+        /// The later output
         after: PathBuf,
         /// Write a page there, with both in the same plots
         #[arg(short, long, value_name = "PAGE")]
         output: Option<PathBuf>,
-        /// Exit status 1 when something became slower by more than this
+        /// Exit status 1 if a rate fell by more than this
         #[arg(long, value_name = "PERCENT")]
         fail_over: Option<String>,
     },
@@ -68,7 +68,7 @@ const REPORT_EXAMPLES: &str = "Examples:
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// What to measure; see the list below, or `all`
+    /// Workloads from the list below, or `all`
     #[arg(value_name = "WORKLOAD", required = true)]
     pub(crate) workloads: Vec<String>,
     /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system), `sim:MACHINE` (in
