@@ -146,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// Sends by `channel` what `serve` finds, if it is to be sent now.
+    /// Sends the result of `serve` by `channel`, if it is ready.
     pub(crate) fn answer(
         &self,
         channel: &dyn Channel,

@@ -77,7 +77,7 @@ impl Counters {
 
     /// How many requests came.
     pub(crate) fn total(&self) -> u64 {
-        // Those that this crate does not know are in slot 0.
+        // Opcodes that this crate does not know are counted in slot 0.
         self.get(0) + opcode::ALL.iter().map(|(number, _)| self.get(*number)).sum::<u64>()
     }
 

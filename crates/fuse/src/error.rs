@@ -13,7 +13,7 @@ pub fn is_dead(error: &io::Error) -> bool {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
-    /// There is no `/dev/fuse`, or it may not be opened.
+    /// The file `/dev/fuse` is missing, or may not be opened.
     NoDevice(io::Error),
     /// An ordinary user mounts, and the helper program is not installed.
     NoHelper,
@@ -41,7 +41,7 @@ pub enum MountError {
     OpenForWriting(PathBuf),
     /// Another file system is mounted on top.
     Covered(PathBuf),
-    /// It is unmounted here, and mounted still in another mount namespace.
+    /// The mount is gone here, but still exists in another mount namespace.
     Elsewhere(PathBuf),
     /// The lock file cannot be made, and why.
     LockFile(String),

@@ -49,14 +49,14 @@ impl Default for Handles {
     }
 }
 
-/// What a handle knows of the owner of a lock that was granted.
+/// A handle's knowledge of the owner of a granted lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Noted {
     /// It has the file open.
     Open,
     /// It closed a descriptor of the handle, and may have no other.
     Flushed,
-    /// There is no such handle of this file, or another owner has its flock.
+    /// The file has no such handle, or another owner has its flock.
     Unknown,
 }
 
@@ -70,7 +70,7 @@ struct OpenHandle {
     waiting: Vec<u64>,
     /// Owners that have flushed it, the oldest first.
     flushed: VecDeque<u64>,
-    /// What reads see, if not the data of the inode.
+    /// The text that reads return, if not the data of the inode.
     text: Option<Arc<Vec<u8>>>,
 }
 
@@ -93,7 +93,7 @@ impl Handles {
         self.add(inode, Some(text))
     }
 
-    /// What readers of `fh` see, if it was opened so.
+    /// The text that readers of `fh` see, if it was opened as a text.
     pub(crate) fn text(&self, fh: u64) -> Option<Arc<Vec<u8>>> {
         self.open.lock().get(&fh)?.text.clone()
     }

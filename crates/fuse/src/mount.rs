@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// What `/proc/mounts` shows as the type is `fuse.` and this, as `mount -t` takes it.
+/// The type in `/proc/mounts` is `fuse.` and this, in the form of `mount -t`.
 const SUBTYPE: &str = "sluice";
 
 /// The absolute path of `dir`, if one may mount on it.
@@ -62,7 +62,7 @@ pub(crate) fn reach(path: &Path) -> io::Result<()> {
 
 /// The device number of the file system that holds `path`.
 pub(crate) fn device_of(path: &Path) -> io::Result<(u32, u32)> {
-    // What the kernel knows will do: a node of a cluster may have no server that could be asked for more.
+    // The kernel's cached attributes suffice: a node of a cluster may have no server to ask.
     match rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
         Ok(found) => Ok((found.stx_dev_major, found.stx_dev_minor)),
         Err(rustix::io::Errno::NOSYS) => {
@@ -73,7 +73,7 @@ pub(crate) fn device_of(path: &Path) -> io::Result<(u32, u32)> {
     }
 }
 
-/// What is to become of those who use a mount that is unmounted.
+/// The treatment of the users of a mount that is unmounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
     /// They are served on: a mount that is in use stays mounted.
@@ -115,7 +115,7 @@ pub(crate) fn place_of(dir: &Path) -> Result<(PathBuf, (u32, u32)), MountError> 
     }
 }
 
-/// What is mounted on `dir`, as its server calls it, if it is one of ours: the name given as `fsname`.
+/// The source of our mount on `dir`, as named by its server with `fsname`.
 pub fn source_at(dir: &Path) -> Option<OsString> {
     let mounts = mountinfo::read().ok()?;
     let dir = absolute(dir, &mounts).ok()?;
@@ -191,7 +191,7 @@ pub(crate) fn abort(dir: &Path, device: (u32, u32)) -> Result<(), MountError> {
         return Ok(());
     }
     let given_up = if is_root() {
-        // BUSY: it is in use and stays, but its requests are given up.
+        // BUSY: the mount is in use and stays, but its requests are given up.
         match rustix::mount::unmount(dir, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
             Ok(()) | Err(Errno::BUSY) => Ok(()),
             Err(errno) => Err(errno.into()),

@@ -5,28 +5,28 @@
 //! count is above zero the kernel may send requests for the number, so the table keeps the inode alive. A file
 //! that is unlinked while open lives exactly as long as the kernel remembers it.
 //!
-//! A program may keep a *handle* of a file (name_to_handle_at(2), or the client of an NFS server), which holds the number.
-//! It may use the handle after the kernel has forgotten the inode, and the kernel then looks the number up. An inode of a store is
-//! found there by its number. Of a file system in memory the table keeps an inode that the kernel has forgotten as long as the inode
-//! has a name. That costs 40 to 80 bytes for each, and no file that the kernel never knew. The inode leaves the table when it
-//! has lost its last name: the observer is told of each name that is lost.
+//! A program may keep a *handle* of a file (name_to_handle_at(2), or the client of an NFS server), which holds the
+//! number. It may use the handle after the kernel has forgotten the inode, and the kernel then looks the number up. An
+//! inode of a store is found there by its number. For a file system in memory the table keeps an inode that the kernel
+//! has forgotten as long as the inode has a name. That costs 40 to 80 bytes for each, and no file that the kernel never
+//! knew. The inode leaves the table when it has lost its last name: the observer is told of each name that is lost.
 //!
 //! The kernel calls the root 1. Everything else is called by its inode number, which is never used again, unless a crash lost the
 //! inode; should the root's own number not be 1, it changes places with inode 1. A generation ([`Inode::generation`]) tells inodes
 //! that had one number after another, and those of a file system from those of another that is mounted later in the same place.
 //!
 //! # Expected inodes
-//! Of what a kernel knew before this server the table has only the numbers at first: see `expected.rs`.
+//! For inodes that a kernel knew before this server the table has only the numbers at first: see `expected.rs`.
 //!
 //! # What the kernel may have newer
-//! A process that maps a file stores into the kernel's pages, and no message says so. The kernel has a page only after it
-//! read it or wrote it here, so the table notes for each node what it *cached*, and what of it was a *hole*: a store into
-//! such a page makes data of what is a hole here. What was handed down again ([`take`](Nodes::take)) is no longer noted,
-//! as the kernel drops the page then.
+//! A process that maps a file stores into the kernel's pages, and no message says so. The kernel has a page only after
+//! it read it or wrote it here, so the table notes for each node what it *cached*, and what of it was a *hole*: a store
+//! into such a page makes data of what is a hole here. Ranges that were handed down again ([`take`](Nodes::take)) are
+//! no longer noted, as the kernel drops the pages then.
 //!
 //! # What the kernel has dropped
-//! What a guest's kernel was told to drop, and has not asked for since, it need not be told of again ([`Dropped`]). That makes the
-//! removal of a whole tree cheap: see `guest/ahead.rs`.
+//! A guest's kernel needs no second notice of an entry that it was told to drop and has not asked for since
+//! ([`Dropped`]). That makes the removal of a whole tree cheap: see `guest/ahead.rs`.
 //!
 //! # Invariants
 //! - I1 Every entry but the root has a lookup count above zero, or its inode has a name or is about to be looked at
@@ -71,7 +71,7 @@ struct Node {
     lookups: u64,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
-    /// What the kernel was told to drop and was not told again.
+    /// Caches that the kernel was told to drop and has not filled again.
     dropped: Dropped,
     /// How often in a row thread `looker` has asked whether the file has a capability.
     looks: u8,
@@ -87,8 +87,8 @@ enum Dropped {
     Nothing,
     /// Its attributes, and the listing of a directory.
     Attributes,
-    /// Its attributes and the name of this [number](Nodes::name). It may know the node by another one, if that was lost, and its loss is
-    /// about to be told.
+    /// Its attributes and the name of this [number](Nodes::name). The kernel may know the node by another name, if that
+    /// name was lost, and its loss is about to be announced.
     All(u64),
 }
 
@@ -123,7 +123,7 @@ impl Node {
     }
 }
 
-/// What a kernel may believe of an inode that loses a name.
+/// The beliefs of a kernel about an inode that loses a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Believed {
     /// That it has the name.
@@ -191,7 +191,8 @@ impl Nodes {
         Some(inode)
     }
 
-    /// Notes that there are holes in `bytes`, which the kernel is about to have. True if it had no other hole of `nodeid`.
+    /// Notes that there are holes in `bytes`, which the kernel is about to have. True if `nodeid` had no noted hole
+    /// before.
     pub(crate) fn note_hole(&self, nodeid: u64, bytes: &Range<u64>) -> bool {
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return false };
@@ -206,7 +207,7 @@ impl Nodes {
         self.look_at_pages(nodeid, |pages| pages.holes.meets(bytes)).unwrap_or(false)
     }
 
-    /// From now on, or no longer, what is written back to `nodeid` leaves its times. True if it owes that they move.
+    /// Sets whether writing back to `nodeid` leaves its times from now on. True if it owes that they move.
     pub(crate) fn set_quiet(&self, nodeid: u64, is_quiet: bool) -> bool {
         self.look_at_pages(nodeid, |pages| {
             pages.is_quiet = is_quiet;
@@ -215,7 +216,7 @@ impl Nodes {
         .unwrap_or(false)
     }
 
-    /// Something is written back to `nodeid`: whether its times are to stay for now, and so it owes that they move.
+    /// Handles a write-back to `nodeid`: returns whether its times stay for now; then the node owes their change.
     pub(crate) fn owe_times(&self, nodeid: u64) -> bool {
         self.look_at_pages(nodeid, |pages| {
             pages.owes_times |= pages.is_quiet;
@@ -230,7 +231,7 @@ impl Nodes {
         owing.inspect(pay)
     }
 
-    /// What the kernel is to hand down because `bytes` of inode `ino` are asked for, if there is something. To be called
+    /// The range that the kernel must hand down because `bytes` of inode `ino` are asked for, if any. To be called
     /// before the kernel is told: a page that it gets meanwhile is noted again.
     pub(crate) fn take(&self, ino: u64, noted: Noted, bytes: &Range<u64>) -> Option<Range<u64>> {
         self.look_at_pages(self.nodeid(ino), |pages| match noted {
@@ -239,7 +240,7 @@ impl Nodes {
         })?
     }
 
-    /// Calls `look` with what the kernel may have of `nodeid`, if it may have something.
+    /// Calls `look` with the pages of `nodeid` that the kernel may have, if any.
     fn look_at_pages<R>(&self, nodeid: u64, look: impl FnOnce(&mut Pages) -> R) -> Option<R> {
         self.shard(nodeid).lock().get_mut(&nodeid)?.pages.as_deref_mut().map(look)
     }
@@ -325,8 +326,9 @@ impl Nodes {
         self.names.hash_one((dir, name))
     }
 
-    /// What the kernel may believe of inode `ino`, which loses the name of this [number](Self::name): whether it must be told of that,
-    /// and whether it was told before the name was lost. `is_quiet` as for [`mark_listing_changed`](Self::mark_listing_changed).
+    /// The kernel's possible beliefs about inode `ino`, which loses the name of this [number](Self::name): whether it
+    /// needs a notice of the loss, and whether the notice came before the loss. `is_quiet` as for
+    /// [`mark_listing_changed`](Self::mark_listing_changed).
     pub(crate) fn mark_name_changed(&self, ino: u64, name: u64, is_quiet: impl Fn() -> bool) -> Believed {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
@@ -342,12 +344,12 @@ impl Nodes {
         }
     }
 
-    /// Notes that the kernel is told to drop the name of this [number](Self::name) of inode `ino`, which has no other, and its attributes. False, and it
-    /// must not be told, if it does not know it by one name alone. `is_quiet` as for
-    /// [`mark_listing_changed`](Self::mark_listing_changed).
+    /// Notes that the kernel is told to drop the name of this [number](Self::name) of inode `ino`, which has no other,
+    /// and its attributes. False, and the kernel must not be told, if it does not know the inode by exactly one name.
+    /// `is_quiet` as for [`mark_listing_changed`](Self::mark_listing_changed).
     ///
-    /// A kernel has got as many lookups as it has names, at least. Of one that it has looked up again it may be about to believe
-    /// an old answer; a first lookup is done with when a notice gets the lock of the directory.
+    /// A kernel has got as many lookups as it has names, at least. An inode that it has looked up again may be about to
+    /// get an old answer; a first lookup is complete when a notice gets the lock of the directory.
     pub(crate) fn drop_ahead(&self, ino: u64, name: u64, is_quiet: impl Fn() -> bool) -> bool {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();

@@ -154,7 +154,7 @@ impl Observer for Watcher {
 
 /// Announces what workers could not, until the mount is gone.
 pub(crate) fn run(connection: &Weak<Connection>, events: &mpsc::Receiver<Event>) {
-    // Of inodes that the kernel is about to learn of.
+    // Events of inodes that the kernel is about to learn of.
     let mut early: Vec<Event> = Vec::new();
     loop {
         let event = match early.is_empty() {
@@ -227,8 +227,8 @@ impl Connection {
         }
     }
 
-    /// What the kernel of a guest is to be told of `event`, in this order; empty if it believes nothing of that. `is_quiet`: no
-    /// request of the kernel is served, and it has taken in all notices.
+    /// The notices of `event` for the kernel of a guest, in this order; empty if its caches are not affected.
+    /// `is_quiet`: no request of the kernel is served, and it has taken in all notices.
     pub(crate) fn notifications(&self, event: &Event, is_quiet: impl Fn() -> bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         let inode = |bytes: &mut Vec<u8>, ino: u64, off, len| {
@@ -238,7 +238,7 @@ impl Connection {
         };
         match event {
             Event::Entry { dir, name, child } => {
-                // That there is no such name it may believe, if there was none.
+                // If there was no such name, the kernel may have cached its absence.
                 let number = self.nodes.name(*dir, name);
                 let believed = child
                     .map_or(Believed::Name, |child| self.nodes.mark_name_changed(child, number, &is_quiet));
@@ -297,7 +297,7 @@ impl Connection {
         self.invalidate_inode(ino, -1, 0);
     }
 
-    /// Pages from `off` on are dropped, none if it is negative. False: the kernel does not know the inode.
+    /// Drops pages from `off` on, or no pages if `off` is negative. False: the kernel does not know the inode.
     fn invalidate_inode(&self, ino: u64, off: i64, len: i64) -> bool {
         match self.notify(self.inode_message(ino, off, len).notification(NOTIFY_INVAL_INODE)) {
             Ok(()) => true,

@@ -16,8 +16,8 @@ const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, a
 /// Who serves the file locks of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LockMode {
-    /// The kernel, on its own: no messages, complete for the programs that use this mount. Locks that are
-    /// taken in process are not seen by them.
+    /// The kernel, on its own: no messages, complete for the programs that use this mount. These programs do not see
+    /// locks that are taken in process.
     #[default]
     Kernel,
     /// sluicefs: one set of locks for the mount and for users in process. Each `open`, `close` and lock
@@ -33,8 +33,8 @@ pub enum CheckMode {
     #[default]
     Kernel,
     /// sluicefs. Only where root mounts and nobody else may use the mount: the kernel then walks names that it knows
-    /// without asking, and every caller is one that may. A process of root that gave up its capabilities is treated as if
-    /// it had them.
+    /// without asking, and every caller is one that may. A process of root without capabilities is treated as if it had
+    /// them.
     Sluice,
 }
 

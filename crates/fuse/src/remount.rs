@@ -14,7 +14,7 @@ use std::path::Path;
 /// Access times: at most one of these is set.
 const ATIME: MountFlags = MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
 
-/// Each option with what it clears and what it sets.
+/// Each option with the flags that it clears and sets.
 const OPTIONS: [(&str, MountFlags, MountFlags); 14] = [
     ("ro", MountFlags::empty(), MountFlags::RDONLY),
     ("rw", MountFlags::RDONLY, MountFlags::empty()),
@@ -32,7 +32,7 @@ const OPTIONS: [(&str, MountFlags, MountFlags); 14] = [
     ("diratime", MountFlags::NODIRATIME, MountFlags::empty()),
 ];
 
-/// What `/proc/mounts` shows of a FUSE mount besides, and `mount -o remount` hands back.
+/// Further options of a FUSE mount that `/proc/mounts` shows and `mount -o remount` hands back.
 const OF_KERNEL: [&str; 8] =
     ["remount", "default_permissions", "allow_other", "fd", "rootmode", "user_id", "group_id", "max_read"];
 

@@ -34,7 +34,7 @@ pub struct Mount {
     connection: Arc<Connection>,
 }
 
-/// What the workers and the owner of a mount share.
+/// State that the workers and the owner of a mount share.
 struct MountShared {
     /// Where the mount is, absolute. *immutable*
     dir: PathBuf,
@@ -265,8 +265,8 @@ impl Mount {
         let crew = Arc::new(Crew::new(self.connection.options.thread_count()));
         let threads = if uring { queues + 1 } else { crew.workers() };
         self.shared.progress.lock().workers = threads;
-        // Counted all at once, so that the first to end cannot take itself for the last. Those that cannot be
-        // started are counted out again as they are dropped.
+        // Counted all at once, so that the first to end cannot take itself for the last. Workers that cannot be started
+        // are uncounted as they are dropped.
         let workers: Vec<_> =
             (0..threads).map(|_| WorkerShare(self.shared.clone(), self.connection.clone())).collect();
         let (opened, outcomes) = mpsc::channel();
@@ -282,7 +282,7 @@ impl Mount {
         }
         drop(opened);
         for _ in 0..queues {
-            // When all that have not said anything have panicked.
+            // An error here means that all remaining workers have panicked.
             let outcome = outcomes.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
             outcome.map_err(|error| MountError::Transport(format!("a queue cannot be opened: {error}")))?;
         }
@@ -297,7 +297,7 @@ impl Drop for Mount {
             let _ = self.shared.unmount_lazily();
         }
         if self.shared.progress.lock().workers == 0 {
-            // Does nothing if a worker did it before; there may never have been one.
+            // Has no effect if a worker closed it before; there may never have been one.
             self.connection.close();
         }
     }
@@ -309,13 +309,13 @@ impl MountShared {
         if !self.progress.lock().detached && self.transport.is_connected() {
             return Err(MountError::Elsewhere(self.dir.clone()));
         }
-        // Unmounted lazily before, it may still be in use: then there is nothing to wait for.
+        // After an earlier lazy unmount the mount may still be in use: then there is nothing to wait for.
         self.wait(|progress| progress.workers == 0 || progress.detached);
         Ok(())
     }
 
     fn unmount_places(&self, lazy: bool) -> Result<(), MountError> {
-        // Once the mount is gone, its number may be that of another one.
+        // Once the mount is gone, another mount may get its number.
         if self.transport.is_connected() { mount::unmount_everywhere(self.device, lazy) } else { Ok(()) }
     }
 

@@ -256,7 +256,7 @@ pub(crate) struct IoctlIn {
     pub(crate) out_size: u32,
 }
 
-/// What FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR are about: `struct fsxattr`.
+/// The argument of FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR: `struct fsxattr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct FsXattr {

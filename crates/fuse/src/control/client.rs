@@ -23,8 +23,8 @@ pub fn locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     ask_about_locks(dir, "locks\n")
 }
 
-/// What happened to the locks of each file of the sluicefs mount that holds `dir`: a line of JSON each, the most waited
-/// for first. `None` as for [`locks`].
+/// Lock statistics of each file of the sluicefs mount that holds `dir`: a line of JSON each, the most waited for first.
+/// `None` as for [`locks`].
 ///
 /// # Errors
 /// As [`locks`].
@@ -63,8 +63,7 @@ pub fn all_locks(dir: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What the server of the sluicefs mount that holds `dir` has counted: one line of JSON. `None` if there is no
-/// server.
+/// The counts of the server of the sluicefs mount that holds `dir`: one line of JSON. `None` if there is no server.
 ///
 /// # Errors
 /// As [`locks`].
@@ -83,8 +82,8 @@ pub fn server_of(dir: &Path) -> io::Result<Option<u32>> {
     number.trim().parse().map(Some).map_err(io::Error::other)
 }
 
-/// Whether the server of the mount that holds `dir` is in another pid namespace than this process. The process numbers that
-/// it tells are those there then.
+/// Whether the server of the mount that holds `dir` is in another pid namespace than this process. In that case its
+/// process numbers are those of its own namespace.
 ///
 /// # Errors
 /// As [`locks`].
@@ -163,7 +162,7 @@ fn order(device: (u32, u32), order: &str, name: &OsStr) -> io::Result<Option<()>
     Ok(ask(device, &order, None)?.map(unwrap).transpose()?.map(drop))
 }
 
-/// What the server of the mount that holds `dir` answers to `order`, however long that takes. `None` if there is none.
+/// The answer to `order` of the server of the mount that holds `dir`, without a time limit. `None` if there is none.
 pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
     ask(device_of(dir)?, order.as_bytes(), None)?.map(unwrap).transpose()
 }
@@ -176,7 +175,7 @@ pub fn stat_of_device(device: (u32, u32)) -> io::Result<Option<Vec<u8>>> {
     ask(device, b"stat\n", Some(ANSWER_PATIENCE))?.map(unwrap).transpose()
 }
 
-/// What is in the store of the mount with this device number, and how many of its bytes of data are shared; see
+/// The content of the store of the mount with this device number, and the bytes of its data that are shared; see
 /// [`Superblock::content`](sluice_vfs::Superblock::content). `None` if there is no server.
 ///
 /// # Errors

@@ -103,8 +103,8 @@ fn untracked(errno: sluice_vfs::Errno) -> String {
     }
 }
 
-/// The rules that are injected into the sluicefs mount that holds `dir`: a line each, of its number, how many calls it has met, and
-/// itself. `None` if there is no server, as for all of these.
+/// The rules that are injected into the sluicefs mount that holds `dir`: a line each, of its number, how many calls it
+/// has met, and itself. `None` if no server answers, as for all functions here.
 ///
 /// # Errors
 /// When `dir` cannot be reached, or the server does not answer.
@@ -137,7 +137,8 @@ pub fn track_crashes(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     order_at(dir, "track-crashes\n")
 }
 
-/// What a crash now may lose: a line for each path, of bytes, what of `name` and `attributes` may be lost, and the path.
+/// Changes that a crash now may lose: a line for each path, with the bytes, which of `name` and `attributes` may be
+/// lost, and the path.
 ///
 /// # Errors
 /// As [`faults`]; that crashes are not tracked.

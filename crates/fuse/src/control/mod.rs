@@ -11,9 +11,9 @@
 //!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
-//! The orders are `clone`, `take-snapshot` and `drop-snapshot`, and those in `faults.rs`. A line of numbers follows, the last one the length of a name,
-//! and the name. What is to be cloned is told in numbers, since a path would be one of the client's: an inode and the directory
-//! of the copy. The client has both open until it is answered.
+//! The orders are `clone`, `take-snapshot` and `drop-snapshot`, and those in `faults.rs`. A line of numbers follows,
+//! the last one the length of a name, and the name. The object of a clone is given in numbers, since a path would be
+//! relative to the client: an inode and the directory of the copy. The client has both open until it is answered.
 //!
 //! Anybody can bind or connect to such a name, so both sides look at the other's credentials: the server
 //! answers root and its own user, the client believes root and its own user.

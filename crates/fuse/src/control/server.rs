@@ -44,7 +44,7 @@ struct Serving {
     client: Option<UnixStream>,
 }
 
-/// What answers a question, which came by the stream: nothing more than the question was read.
+/// The function that answers a question, which came by the stream: only the question has been read.
 pub(crate) type Respond = Box<dyn Fn(&[u8], &mut UnixStream) -> io::Result<()> + Send>;
 
 impl Server {
@@ -127,7 +127,7 @@ impl ControlShared {
             let is_ready = |at: usize| !waiting[at].revents().is_empty();
             for (_, listener) in self.listeners.iter().enumerate().filter(|(at, _)| is_ready(*at)) {
                 match listener.accept() {
-                    // What goes wrong with one client is that client's affair.
+                    // An error with one client affects only that client.
                     Ok((stream, _)) => drop(self.serve_one(stream, with)),
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
@@ -275,7 +275,7 @@ fn obey(
     }))
 }
 
-/// What an order is about: `N` numbers and a name, or another text.
+/// The object of an order: `N` numbers and a name, or another text.
 type About<const N: usize> = ([u64; N], Vec<u8>);
 
 /// Reads what an order is about.

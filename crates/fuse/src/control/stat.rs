@@ -1,8 +1,9 @@
 //! Stat: the line of JSON that tells what a mount has counted, and what its file system knows.
 //!
 //! # Theory
-//! It has two parts. What a mount knows by itself is in each ([`of_mount`]). What only the process knows that has the file system
-//! ([`of_file_system`]) is left out where that is another one: on the guests of a cluster. A field that is not there was not 0.
+//! It has two parts. Facts that a mount knows by itself are in each answer ([`of_mount`]). Facts known only to the
+//! process that has the file system ([`of_file_system`]) are left out in other processes: on the guests of a cluster. A
+//! field that is not there was not 0.
 
 use crate::connection::Connection;
 use crate::counters::Counters;
@@ -12,7 +13,7 @@ use sluice_vfs::Superblock;
 /// So many of the hottest files are told of.
 const HOT_IN_STAT: usize = 5;
 
-/// What a mount knows by itself, beside what it has counted.
+/// Facts that a mount knows by itself, beside its counts.
 pub(crate) struct KnownByMount {
     /// Inodes that its kernel knows.
     pub(crate) known_inodes: usize,
@@ -102,7 +103,7 @@ pub(crate) fn of_file_system(superblock: &Superblock) -> String {
 
 /// Why nothing can be changed any more, as JSON.
 fn failure(superblock: &Superblock) -> String {
-    // A message has none of these, but a path in it may.
+    // Messages have no such characters, but paths in them may.
     let quoted =
         |why: String| format!("\"{}\"", why.replace(|c: char| c.is_control() || "\"\\".contains(c), " "));
     superblock.failure().map_or("null".into(), quoted)

@@ -21,7 +21,7 @@ const SLOT: usize = offset_of!(InHeader, padding);
 const BEHIND: u16 = 1 << 15;
 const SYNCHRONOUS: u16 = 1 << 14;
 const MARKS: u16 = BEHIND | SYNCHRONOUS;
-/// Of GETATTR, behind the header: nothing is asked of an open file.
+/// The length of GETATTR behind the header; this program uses no fields of an open file.
 const GETATTR_LEN: usize = 16;
 
 /// Whether requests of this kind change something, and may not be executed twice.
@@ -71,7 +71,7 @@ pub(super) fn is_behind(message: &[u8]) -> bool {
     InHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.padding & BEHIND != 0)
 }
 
-/// What the file system is to call the request of `mount`, if it has a slot.
+/// The file system's id for the request of `mount`, if the request has a slot.
 pub(super) fn id_of(mount: u64, message: &[u8]) -> Option<RequestId> {
     let (header, _) = InHeader::read_from_prefix(message).ok()?;
     let slot = (header.padding & !MARKS).checked_sub(1)?;
@@ -97,7 +97,7 @@ pub(super) fn again<'r>(
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
     let unique = header.unique;
     reply.clear();
-    // What stands before the name that it made, and how it has opened that.
+    // The length of the argument before the name that it made, and how it has opened the file.
     let made = match header.opcode {
         opcode::MKNOD => Some((size_of::<MknodIn>(), None)),
         opcode::MKDIR => Some((size_of::<MkdirIn>(), None)),

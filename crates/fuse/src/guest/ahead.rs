@@ -10,9 +10,9 @@
 //! asks for one of them, which the notice then has cost a round trip. So a kernel that works in a directory of which others now
 //! and then remove something loses about as many names as are removed.
 //!
-//! *Exact.* Whether a kernel has dropped something is noted with the node (`nodes`), while the guest is *quiet*: none of its requests
-//! that [`hands_out`] names or attributes is being served, so that no answer is made from what was there before, and all notices
-//! have been taken in. While it is not, it is told of everything.
+//! *Exact.* Whether a kernel has dropped something is noted with the node (`nodes`), while the guest is *quiet*: none
+//! of its requests that [`hands_out`] names or attributes is being served, so that no answer is made from what was
+//! there before, and all notices have been taken in. While it is not quiet, it gets all notices.
 //!
 //! # Ordering
 //! A request is counted, then looks at the tree; a change is made, then the count is looked at. Between both is a SeqCst fence: the
@@ -135,7 +135,7 @@ impl Connection {
                 return false;
             }
             position = entry.position;
-            // What is below a directory would be looked up again, too.
+            // Entries below a directory would need new lookups, too.
             if entry.file_type() != FileType::Directory {
                 found.push((entry.name.to_vec(), entry.ino()));
             }

@@ -39,7 +39,7 @@ const RECALL_COVER: i32 = 0x736c_0002;
 /// The most directories of a guest that are covered. The oldest is recalled for the next.
 const COVERED_MAX: usize = 4096;
 
-/// What follows the answer to a request that changes names, for a relay on another machine.
+/// The trailer of the answer to a request that changes names, for a relay on another machine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct ToldBesides {
@@ -140,7 +140,8 @@ impl Covers {
         Some((serial, oldest.filter(|_| is_full)))
     }
 
-    /// `guest` has found directory `ino`. Returns whom to ask for it, and its number, if another has it covered.
+    /// `guest` has found directory `ino`. Returns the guest to ask for the directory, and the cover's number, if
+    /// another guest has it covered.
     fn found(&self, ino: u64, guest: u64) -> Option<(u64, Arc<dyn GuestChannel>)> {
         // Relaxed: see Ordering.
         if !self.is_used.load(Ordering::Relaxed) {
@@ -253,7 +254,8 @@ pub(crate) fn cover_recalled(notifications: &[u8]) -> Option<(u64, u64)> {
 }
 
 impl Guest {
-    /// How many directories are covered for the guests of the same host: made by one of them, and found by no other.
+    /// The number of directories that are covered for the guests of this host: made by one guest, and found by no
+    /// other.
     pub fn covered(&self) -> usize {
         self.connection.seat.get().map_or(0, |seat| seat.covers.state.lock().covered.len())
     }

@@ -14,7 +14,8 @@
 //!                                                      └──another guest's OPEN: RECALL, and the answer held──┘
 //! ```
 //!
-//! What is given back replaces what the table has of that guest, if the relay has decided anything; else the table is right.
+//! The locks that are given back replace the table's locks of that guest, if the relay has decided any request;
+//! otherwise the table is right.
 //!
 //! *Death.* The relay's ledger has all locks of its kernel, whoever granted them. A guest that attaches again, to this host or
 //! another, restores them from there, and its delegations are over. A guest that is gone holds nothing.
@@ -137,7 +138,7 @@ impl Delegations {
         state.last_guest
     }
 
-    /// `guest` has opened file `ino`. Returns whom to ask for its locks before that is answered.
+    /// `guest` has opened file `ino`. Returns the guest to ask for its locks before the open is answered.
     pub(super) fn opened(&self, ino: u64, guest: u64) -> Option<Recall> {
         let mut state = self.state.lock();
         let file = state.files.entry(ino).or_default();
@@ -235,9 +236,9 @@ impl Delegations {
         self.changed.notify_all();
     }
 
-    /// `delegate` has file `ino` open, which its kernel calls `nodeid`, since before it was admitted. Waits until the locks are
-    /// delegated to nobody; false if that takes too long. What the table has of the locks of its mount is taken out: it says what
-    /// it holds.
+    /// `delegate` has file `ino` open, which its kernel calls `nodeid`, since before it was admitted. Waits until the
+    /// locks are delegated to nobody; false if that takes too long. The table's locks of its mount are removed: the
+    /// delegate reports its own holdings.
     pub(super) fn take_back(&self, ino: u64, nodeid: u64, delegate: &Delegate) -> bool {
         let Some(Recall { channel, serial }) = self.opened(ino, delegate.number) else { return true };
         let own = {
@@ -259,7 +260,7 @@ impl Delegations {
         while is_delegated(&state) && Instant::now() < end {
             state = self.changed.wait_timeout(state, end.saturating_duration_since(Instant::now())).0;
         }
-        // This one has it open now: it is not delegated again.
+        // The delegate has it open now: so the locks are not delegated again.
         !is_delegated(&state)
     }
 
@@ -359,7 +360,7 @@ mod tests {
         assert!(all.opened(7, other.number).is_some(), "it is still open there");
         all.gone(one.number);
         assert!(all.delegate(7, &other).is_some());
-        // It is attached again: what was delegated to its mount is not any more.
+        // The mount is attached again, and its former delegations are over.
         let again = Delegate { mount: other.mount, ..delegate(&all) };
         assert!(all.take_back(7, 7, &again));
         assert!(all.delegate(7, &again).is_none());

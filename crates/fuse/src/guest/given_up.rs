@@ -42,7 +42,7 @@ impl GivenUp {
         self.count.store(untouched.len(), Ordering::Relaxed);
     }
 
-    /// `mount` is here again, or is not expected any more. Returns the files whose locks nobody had since.
+    /// Handles the return of `mount`, or the end of its expectation. Returns the files whose locks nobody had since.
     pub(super) fn take(&self, mount: u64) -> HashSet<u64> {
         let mut untouched = self.untouched.lock();
         let files = untouched.remove(&mount).unwrap_or_default();

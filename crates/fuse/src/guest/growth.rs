@@ -25,8 +25,8 @@ use zerocopy::FromBytes;
 /// The least page of a kernel: of larger ones it is a part.
 const PAGE: u64 = 4096;
 
-/// Of a change of `len` bytes from `offset` on, or of all behind that if 0, by which a file of `before` bytes has got `size`: those that a
-/// kernel is given.
+/// The new bytes for a kernel after a change of `len` bytes from `offset` on (0: to the end), by which a file of
+/// `before` bytes has grown to `size`.
 fn given(before: u64, offset: u64, len: u64, size: u64) -> Vec<Range<u64>> {
     let offset = offset.max(before);
     // Else the end of the file is of another change, which is announced, too.
@@ -84,7 +84,7 @@ impl Connection {
         before.size.store(size, Ordering::Relaxed);
     }
 
-    /// What the kernel is given of a change of file `ino`, if it knows that.
+    /// The notices of growth for the kernel after a change of file `ino`, if it knows the file.
     pub(crate) fn growth(&self, ino: u64, offset: u64, len: u64) -> Vec<u8> {
         let nodeid = self.nodes.nodeid(ino);
         let mut messages = Vec::new();

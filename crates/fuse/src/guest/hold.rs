@@ -5,22 +5,23 @@
 //! guest. So does each answer that *tells* of the change before all have heard of it: a program that has seen the new state may
 //! have another one look, which must not find the old state in its kernel. Without that, what programs see has no order.
 //!
-//! - While a request that may change something is being executed, nobody knows what of it is to be seen already. Answers that may
-//!   tell of it wait for its end, and then for those of its announcements that concern them. Which file a removal or a rename takes a name
-//!   from, the request does not say; the file system does, before it does it ([`Holds::leaves`]).
+//! - While a request that may change something is being executed, nobody knows what of it is to be seen already.
+//!   Answers that may show the change wait for its end, and then for the relevant announcements. Which file a removal
+//!   or a rename takes a name from, the request does not say; the file system does, before it does it
+//!   ([`Holds::leaves`]).
 //! - An [`Announcement`] is what one guest is told of one change. Its notices have references to it, and when the last is
 //!   dropped, the answers go out that waited for it and for nothing else.
 //!
-//! Announcements wait for no answer, so nothing waits in a circle here. A kernel that takes one in only after an answer which waits
-//! for it is told otherwise: see `relay/announcer.rs`. The pages of a READ are such a case each time. It does not wait for what its own
-//! guest is told, which waits for these pages.
+//! Announcements wait for no answer, so nothing waits in a circle here. A kernel that takes one in only after an answer
+//! which waits for it is told otherwise: see `relay/announcer.rs`. The pages of a READ are such a case each time. The
+//! answer to a READ does not wait for notices to its own guest, which wait for these pages.
 //!
 //! # Not held
 //! A kernel believes the names of a listing as of when it has the answer, also if it was told meanwhile to look every name up again. So a
 //! listing that waited would bring back names that are gone.
 //!
-//! A kernel believes what its own program changes when it has the answer, or, of bytes, before. Another program of that node may see
-//! that at another moment than the other nodes.
+//! A kernel believes what its own program changes when it has the answer, or, of bytes, before. Another program of that
+//! node may see the change earlier or later than the other nodes.
 //!
 //! # Ordering
 //! A change is counted, then made; an answer is made, then the count is looked at. An answer that tells of a change has seen it.
@@ -62,7 +63,7 @@ pub(super) struct Telling<'a> {
     pub(super) connection: &'a Arc<Connection>,
     pub(super) guest: u64,
     pub(super) request: &'a [u8],
-    /// Of the request, the code and the node; of something that is none, zeros.
+    /// The opcode and the node of the request; zeros if there is no request.
     pub(super) head: (u32, u64),
     pub(super) answer: Option<&'a [u8]>,
 }
@@ -102,7 +103,7 @@ struct HoldState {
 /// The answers of a host that wait, and what they wait for.
 pub(super) struct Holds {
     state: Mutex<HoldState>,
-    /// How many executions and announcements there are: without any there is nothing to wait for. *atomic (see Ordering)*
+    /// The number of executions and announcements: at 0 no answer has to wait. *atomic (see Ordering)*
     count: AtomicUsize,
     /// Answers that waited. *atomic: a statistic*
     held: AtomicU64,
@@ -178,7 +179,7 @@ impl Holds {
         }
     }
 
-    /// What this thread executes is about to take a name from node `nodeid`, or to move one.
+    /// The request on this thread is about to take a name from node `nodeid`, or to move one.
     pub(super) fn leaves(&self, nodeid: u64) {
         let mut state = self.state.lock();
         let mine = state.by_thread.get_mut(&thread::current().id());
@@ -193,7 +194,8 @@ impl Holds {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The announcement to `guest` of what this thread does; `subject`: one that other answers wait for if they tell of it.
+    /// The announcement to `guest` of this thread's change; `subject`: the file or directory for whose sake other
+    /// answers wait.
     pub(super) fn announcement(&self, guest: u64, subject: Option<Concerned>) -> Arc<Announcement> {
         let mut state = self.state.lock();
         let made = &mut state.by_thread.entry(thread::current().id()).or_default().made;
@@ -267,7 +269,7 @@ impl Holds {
         }
     }
 
-    /// Nobody waits for the answer to what this thread did.
+    /// Drops this thread's change, whose answer has no waiters.
     pub(super) fn forget(&self) {
         let mut state = self.state.lock();
         let mine = state.by_thread.remove(&thread::current().id());

@@ -106,7 +106,7 @@ impl Notice {
         Notice { bytes, _settling: None, _ends: None, _announcement: None }
     }
 
-    /// Notifications for `/dev/fuse`, one after the other, each with its length.
+    /// Notifications for `/dev/fuse` in sequence, each with its length.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -122,13 +122,13 @@ pub struct Guest {
     mount: u64,
     /// Requests that were executed before this guest was there: their [numbers](Superblock::executed_requests). *set once*
     executed: OnceLock<BTreeMap<u64, u64>>,
-    /// The answers to those that it [caught up](Self::catch_up) with, by number. *set once*
+    /// The answers to requests that it [caught up](Self::catch_up) with, by number. *set once*
     caught_up: OnceLock<HashMap<u64, Vec<u8>>>,
     /// What its kernel is to forget. *protected by its mutex*
     unwanted: Mutex<mpsc::Receiver<Event>>,
 }
 
-/// A request that was taken and is to be served.
+/// An accepted request, to be served later.
 pub struct Ticket {
     _releasing: Option<Releasing>,
     is_behind: bool,
@@ -141,10 +141,10 @@ impl Ticket {
     }
 }
 
-/// What of a guest's [`Holdings`] there is no more.
+/// The lost part of a guest's [`Holdings`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Handles whose file is gone, or whose locks others have.
+    /// Handles whose file is gone, or whose locks other mounts have taken.
     pub handles: BTreeSet<u64>,
     /// Nodes that have lost their last name: what was written there and synchronised may not be there.
     pub nameless: BTreeSet<u64>,
@@ -185,7 +185,7 @@ impl Seat {
         self.holds.leaves(nodeid);
     }
 
-    /// What this guest is told of what the calling thread does.
+    /// The announcement to this guest of the calling thread's change.
     fn announcement(&self, subject: Option<Concerned>) -> Arc<Announcement> {
         self.holds.announcement(self.delegate.number, subject)
     }
@@ -263,12 +263,12 @@ impl Host {
         found
     }
 
-    /// `guest` is not waited for any more, and its locks will be free. To be called before that.
+    /// Ends the wait for `guest`, whose locks are about to be freed. To be called before that.
     pub fn give_up(&self, guest: &Guest) {
         self.given_up.put(guest.mount, guest.connection.handles.files());
     }
 
-    /// A mount that was [given up](Self::give_up) is not expected any more: if it comes all the same, all its locks are lost.
+    /// Ends the expectation of a mount that was [given up](Self::give_up): if it still returns, all its locks are lost.
     pub fn forget(&self, mount: u64) {
         drop(self.given_up.take(mount));
     }
@@ -341,7 +341,7 @@ impl Host {
 }
 
 impl Guest {
-    /// Inodes that there is no memory for since this was last asked, and that the kernel is to be [told of](Self::tell_unwanted).
+    /// Inodes that found no memory since the last call, and that the kernel must be [told of](Self::tell_unwanted).
     pub fn take_unwanted(&self) -> Vec<u64> {
         let unwanted = self.unwanted.lock();
         let inodes_of = |event| match event {
@@ -374,9 +374,9 @@ impl Guest {
         Ticket { _releasing, is_behind: is_behind(message) }
     }
 
-    /// Serves a request, and answers it if an answer is due. Bytes that are no request are answered with an error, or not at all.
-    /// What this changes is announced without waiting. A request that [is behind](Ticket::is_behind) is to be served before what was
-    /// taken later.
+    /// Serves a request, and answers it if an answer is due. Bytes that form no request are answered with an error, or
+    /// not at all. What this changes is announced without waiting. A request that [is behind](Ticket::is_behind) is to
+    /// be served before what was taken later.
     pub fn serve(&self, ticket: Ticket, message: &mut [u8]) {
         if gives_back(message) || noted_flush(message).is_some() {
             return;
@@ -441,9 +441,9 @@ impl Guest {
         }
     }
 
-    /// Executes what the kernel has had answers to and the last server may not have executed. To be called once, after
-    /// [`restore`](Self::restore) and before any other guest is served. `may_execute` is false if the guest was given up since: others
-    /// may have changed what it changed. Then all of it fails.
+    /// Executes what the kernel has had answers to and the last server may not have executed. Called once, after
+    /// [`restore`](Self::restore) and before any other guest is served. `may_execute` is false if the guest was given
+    /// up since: others may have changed what it changed. Then all of it fails.
     pub fn catch_up(&self, holdings: &Holdings, may_execute: bool) {
         let _serving = Serving::begin();
         let mut answers = HashMap::new();
@@ -472,8 +472,8 @@ impl Guest {
         let _ = self.caught_up.set(answers);
     }
 
-    /// Gives the guest what its kernel holds already; `found` are the inodes of these that are [known](Host::adopt). The others are looked for
-    /// when the kernel names them. To be called before any other request is served.
+    /// Gives the guest what its kernel holds already; `found` are the inodes of these that are [known](Host::adopt).
+    /// The others are looked for when the kernel names them. Called before any other request is served.
     pub fn restore(&self, holdings: &Holdings, found: &BTreeMap<u64, InodeRef>) -> Lost {
         let connection = &self.connection;
         // Nobody else sets it.
@@ -555,7 +555,7 @@ impl Guest {
         self.connection.nodes.get(nodeid)
     }
 
-    /// Of the inodes of `holdings` those that this guest's kernel was told of, or has named.
+    /// The inodes of `holdings` that this guest's kernel knows or has named.
     pub fn known_inodes(&self, holdings: &Holdings) -> BTreeMap<u64, InodeRef> {
         let known = |nodeid| Some((nodeid, self.connection.nodes.get_known(nodeid)?));
         holdings.inodes().filter_map(known).collect()

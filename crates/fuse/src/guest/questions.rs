@@ -11,7 +11,7 @@ impl Guest {
         control::respond(&self.connection, question, stream)
     }
 
-    /// What the file system knows, as fields of JSON without braces.
+    /// The facts of the file system, as fields of JSON without braces.
     pub(crate) fn stat_of_file_system(&self) -> String {
         control::of_file_system(&self.connection.superblock)
     }

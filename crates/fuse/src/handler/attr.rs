@@ -88,9 +88,9 @@ impl Connection {
     /// Whether a request to set nothing is a chown that changes neither owner nor group. The kernel sends the same before it writes
     /// to a file with set-ID bits or a capability.
     ///
-    /// For the owner both clear set-ID bits. The superuser's write does so only for a file with a capability, and keeps them; the
-    /// kernel then looks twice for the capability, and once before a chown. Of others it must be the write, which itself says
-    /// what it clears, or a chown that is to have no effect.
+    /// For the owner both clear set-ID bits. The superuser's write does so only for a file with a capability, and keeps
+    /// them; the kernel then looks twice for the capability, and once before a chown. For other users it must be the
+    /// write, which itself states the bits to clear, or a chown without an effect.
     fn may_chown(&self, header: &InHeader, inode: &Inode) -> bool {
         let looks = self.nodes.take_looks(header.nodeid, header.pid);
         match caller::cred(header) {

@@ -1,9 +1,9 @@
 //! Caller: the user on whose behalf a request is made.
 //!
 //! # Theory
-//! A kernel that can map the users of a mount to others (idmapped mounts) tells the user only of requests that make a file,
-//! mapped already. Of all other requests, which the kernel has checked, it tells the process alone. It never tells the
-//! supplementary groups.
+//! A kernel that can map the users of a mount to others (idmapped mounts) tells the user only of requests that make a
+//! file, mapped already. For all other requests, which the kernel has checked, it passes only the process number. It
+//! never tells the supplementary groups.
 
 use crate::abi::InHeader;
 use sluice_vfs::Cred;
@@ -19,8 +19,8 @@ pub(super) fn is_superuser(header: &InHeader) -> bool {
     }
 }
 
-/// User and groups of the process that makes the request. None when it cannot be looked at: it has ended, or it is in a pid
-/// namespace that is not seen here.
+/// User and groups of the process that makes the request. None when the process has ended, or is in a pid namespace
+/// that is not visible here.
 pub(super) fn cred(header: &InHeader) -> Option<Cred> {
     of_process(header.pid)
 }

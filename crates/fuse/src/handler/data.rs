@@ -24,7 +24,7 @@ impl Connection {
             self.declined_fsync.store(true, Ordering::Relaxed);
             return Err(Errno::ENOSYS);
         }
-        // What was stored through a mapping moves the times now.
+        // Stores through a mapping change the times now.
         self.nodes.pay_times(header.nodeid);
         self.node(header.nodeid)?.sync()
     }

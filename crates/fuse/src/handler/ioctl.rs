@@ -1,7 +1,7 @@
 //! IOCTL: the flags of a file, as `chattr` and `lsattr` ask for them.
 //!
-//! The kernel translates the calls (`FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR` and their setters, `file_getattr`) and checks who
-//! may make them. What tmpfs has no flag for is refused as tmpfs does.
+//! The kernel translates the calls (`FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR` and their setters, `file_getattr`) and
+//! checks who may make them. Flags that tmpfs lacks are refused as on tmpfs.
 
 use crate::abi::flags::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
 use crate::abi::{self, InHeader};

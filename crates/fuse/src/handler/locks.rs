@@ -51,7 +51,7 @@ pub(crate) enum Ask {
     Wait,
 }
 
-/// What came of a look at the locks of a file.
+/// The outcome of a look at the locks of a file.
 enum LockLook {
     /// The request is served.
     Served,
@@ -101,7 +101,7 @@ impl Connection {
             LockLook::Served => Ok(()),
             LockLook::MustWait => return self.park(request, &inode),
             LockLook::Refused(_) if postpone() => return Ok(Disposition::Parked),
-            // What was in the way may have gone since the look, and before it was asked what others have served.
+            // The conflicting lock may have gone since the look, and before the question about earlier requests.
             LockLook::Refused(_) => {
                 reply.clear();
                 match self.look(request, &inode, reply)? {
@@ -231,7 +231,7 @@ fn keep(handles: &Handles, dev: u64, inode: &InodeRef, request: &LockRequest) ->
     let file = FileOfMount { dev, ino: inode.ino() };
     if note(handles, inode, &request.arg)? == Noted::Open
         || request.is_flock()
-        // Of a guest's processes nothing can be found out here. It may have another descriptor, as far as is known.
+        // A guest's processes are not visible here. The owner may still have another descriptor.
         || dev == 0
         || blocked_call::still_has_open(request.header.pid, file)
     {
@@ -244,7 +244,7 @@ fn keep(handles: &Handles, dev: u64, inode: &InodeRef, request: &LockRequest) ->
 /// Takes a lock that a kernel holds already: an earlier server granted it.
 ///
 /// # Errors
-/// Another has it, or the handle is not known.
+/// Another owner has it, or the handle is unknown.
 pub(crate) fn set_again(handles: &Handles, inode: &InodeRef, arg: &LkIn) -> Result<(), Errno> {
     if arg.lk_flags & LK_FLOCK != 0 {
         inode.locks().set_flock(arg.owner, pid_of(arg), kind_of(arg.lk.lock_type)?)?;

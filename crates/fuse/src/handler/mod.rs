@@ -1,4 +1,4 @@
-//! Handler: what each request does, independent of how it came.
+//! Handler: executes each request, independent of its transport.
 //!
 //! # Theory
 //! [`Connection::handle`] serves one request synchronously on the calling thread. It puts the answer's body
@@ -60,7 +60,7 @@ pub(crate) enum Disposition {
     Done(Result<(), Errno>),
     /// Served, and not to be answered.
     NoReply,
-    /// Waits for a lock, or for what was read before it; will be answered later.
+    /// Waits for a lock, or for earlier requests; will be answered later.
     Parked,
     /// Waits for the kernel's pages.
     Seek(Seek),
@@ -199,9 +199,9 @@ impl Connection {
         Cred { pid: header.pid.cast_signed(), ..cred }
     }
 
-    /// Makes `call`, which clears set-ID bits of `inode` for a caller without the capability to keep them, as the kernel says
-    /// with `kill`. Where it does not say, the superuser has that capability. The kernel would go on believing in bits that
-    /// are cleared, so it is told before it gets the reply.
+    /// Makes `call`, which clears set-ID bits of `inode` for a caller without the capability to keep them, as the
+    /// kernel says with `kill`. Without that flag, the superuser has that capability. The kernel would go on believing
+    /// in bits that are cleared, so it is told before it gets the reply.
     fn clearing<R>(
         &self,
         header: &InHeader,

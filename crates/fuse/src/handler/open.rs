@@ -180,7 +180,8 @@ impl Connection {
         };
         let flags = OpenFlags::from_bits_retain(flags);
         seat.opened(self, inode.ino());
-        // What a guest appends goes to the true end, which its kernel may not know: that must not put the bytes into a page.
+        // A guest's append goes to the true end, which its kernel may not know: the kernel must not put the bytes into
+        // a page.
         let appends = flags.contains(OpenFlags::APPEND);
         // For a shared mapping that can be stored into.
         let may_store = flags & OpenFlags::ACCMODE == OpenFlags::RDWR && !appends;

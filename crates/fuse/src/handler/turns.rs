@@ -1,16 +1,16 @@
 //! Turns: which requests were read before another one, and whether they are served.
 //!
 //! # Theory
-//! The kernel hands requests out in the order in which they were made, but workers serve them side by side. Most
-//! requests that depend on each other are made one after the other is answered. RELEASE is not: nobody waits for it. A
+//! The kernel hands requests out in the order in which they were made, but workers serve them side by side. A client
+//! usually waits for the answer to a request before it makes a dependent one. RELEASE is not: nobody waits for it. A
 //! program that closes the last descriptor of an open file and then asks for a lock that the open file had may be
 //! refused, because the worker that has read its RELEASE is still on the way. So a request that a lock is in the way of
 //! is looked at again when everything that was read before it is served (`second_look`).
 //!
 //! Each worker says at which *stage* it is: it stands by, it asks the kernel for a request, it serves one that may free
-//! locks though nobody waits for it, which is RELEASE alone, or it serves another. What a worker has read before another one
-//! reads a request, it is serving then, or has just got from the kernel and not begun. From outside the latter looks like a
-//! worker that waits for the kernel; but such a one sleeps, and `/proc` says so.
+//! locks though nobody waits for it, which is RELEASE alone, or it serves another. A request that a worker has read
+//! earlier is either being served, or has just come from the kernel and is not begun. From outside the latter looks
+//! like a worker that waits for the kernel; but such a one sleeps, and `/proc` says so.
 //!
 //! Requests that come from elsewhere than `/dev/fuse` are read by a thread that does not serve them: a RELEASE among them counts
 //! as served from the moment it was read on ([`Releasing`]).
@@ -54,10 +54,10 @@ pub(crate) struct Turn<'a> {
     worker: Arc<WorkerStage>,
 }
 
-/// What other workers had read at some moment and not served, each with the stage at which it was.
+/// Earlier requests of other workers that were not served at some moment, each with the worker's stage.
 pub(crate) struct Earlier(Vec<(Arc<WorkerStage>, u64)>);
 
-/// Stages: has read nothing that it does not serve, or has ended.
+/// Stages: the worker has no unserved request, or has ended.
 const STANDS_BY: u64 = 0;
 /// Asks the kernel for a request, or has just got one.
 const ASKS: u64 = 1;
@@ -96,7 +96,7 @@ impl Turns {
         self.0.lock().retain(|worker| !Arc::ptr_eq(worker, ended));
     }
 
-    /// What others have read before the request that the calling thread serves.
+    /// Requests that other workers read before the calling thread's request.
     pub(crate) fn earlier(&self) -> Earlier {
         let (workers, me) = (self.0.lock().clone(), this_thread());
         let others = workers.into_iter().filter(|worker| worker.thread != me);
@@ -181,7 +181,7 @@ impl WorkerStage {
         }
     }
 
-    /// True if its thread waits for something, other than for memory. Without `/proc` that is taken for granted.
+    /// True if its thread waits, except for memory. Without `/proc` that is taken for granted.
     fn sleeps(&self) -> bool {
         let mut stat = [0; 64];
         let read = self.stat.as_ref().and_then(|file| file.read_at(&mut stat, 0).ok());
@@ -208,7 +208,7 @@ mod tests {
     use crate::abi::opcode::{GETATTR, RELEASE};
     use sluice_sync::mpsc;
 
-    /// Another worker, which serves one request for each opcode that it is told, and says that it has begun.
+    /// Another worker, which serves one request for each opcode sent to it, and reports its begin.
     fn with_worker(
         body: impl FnOnce(&Turns, &mpsc::Sender<u32>, &mpsc::Receiver<()>, &mpsc::Sender<()>),
     ) -> Turns {
@@ -265,7 +265,7 @@ mod tests {
         });
     }
 
-    /// It runs all the time: nothing outside of it tells that it has read nothing.
+    /// The worker runs all the time: from outside it looks as if it may have read a request.
     #[test]
     fn a_worker_that_stands_by_is_not_asked_for() {
         let turns = Turns::default();

@@ -1,16 +1,17 @@
 //! LSEEK, and what the kernel must write back before it is answered.
 //!
 //! # Theory
-//! The kernel sends LSEEK for `SEEK_DATA` and `SEEK_HOLE` without writing back its dirty pages first. What a process stored
-//! through a mapping is a hole here until then, and a program that copies by holes would copy zeros. So where the answer
-//! shows a hole of which the kernel may have a page (see `nodes`), the kernel is made to write that part back first.
+//! The kernel sends LSEEK for `SEEK_DATA` and `SEEK_HOLE` without writing back its dirty pages first. Data that a
+//! process stored through a mapping is a hole here until then, and a program that copies by holes would copy zeros. So
+//! where the answer shows a hole of which the kernel may have a page (see `nodes`), the kernel is made to write that
+//! part back first.
 //!
 //! That takes WRITEs, which the workers must be free to serve: the request is *parked*, and a thread of its own waits for
 //! the kernel and answers, by the channel by which the request came. The kernel holds the inode's lock during LSEEK, but not
 //! while it writes pages back.
 //!
-//! Those WRITEs would move the file's times while a program copies it, and `tar` would say that the file changed. The
-//! times move a while later instead, as they would had the kernel written the pages back in its own time.
+//! Those WRITEs would change the file's times while a program copies it, and `tar` would report that the file changed.
+//! The times move a while later instead, as they would had the kernel written the pages back in its own time.
 //!
 //! A transport that cannot park one more answers at once that the part of the file that follows is data: right, if not as
 //! exact.
@@ -101,7 +102,7 @@ fn run(connection: &Weak<Connection>, seeks: &mpsc::Receiver<(Seek, Arc<dyn Chan
 impl Connection {
     pub(super) fn lseek(&self, header: &InHeader, arg: &abi::LseekIn, reply: &mut Reply) -> Disposition {
         if self.writes_back() {
-            // What the kernel has not written back yet would be a hole. It takes the whole file for data then.
+            // Dirty pages of the kernel would show as a hole. It takes the whole file for data then.
             return Disposition::Done(Err(Errno::ENOSYS));
         }
         let whence = match arg.whence {
@@ -190,7 +191,7 @@ impl Connection {
     #[cold]
     pub(super) fn hand_out_hole(&self, nodeid: u64, stat: &Stat, bytes: &Range<u64>) {
         if self.nodes.note_hole(nodeid, bytes) && stat.blocks == 0 {
-            // It may believe that the file has no blocks. This waits for nothing, as no page is dropped.
+            // It may believe that the file has no blocks. The notice waits for nothing, as it drops no page.
             self.announce(&Event::Attributes { ino: stat.ino });
         }
     }

@@ -32,7 +32,7 @@ impl Connection {
             }
         }
         if name == ACCESS_ACL && self.options.checks == CheckMode::Sluice {
-            // The kernel knows nothing of ACLs then, and so not that the mode is another one.
+            // The kernel ignores ACLs then, and so does not know that the mode has changed.
             self.tell_later(Event::Attributes { ino: inode.ino() });
         }
         Ok(())

@@ -24,8 +24,8 @@ pub(super) enum KnownNode {
 }
 
 impl Nodes {
-    /// The kernel has `lookups` of `nodeid`, which has this `generation`. It is looked for in `superblock` when it is asked for. To be
-    /// called before requests are served.
+    /// The kernel has `lookups` of `nodeid`, which has this `generation`. The inode is looked up in `superblock` at its
+    /// first use. To be called before requests are served.
     pub(crate) fn expect(
         &self,
         (nodeid, generation, lookups): (u64, u64, u64),
@@ -39,13 +39,13 @@ impl Nodes {
         }
     }
 
-    /// `inode` is about to lose a name: if it is expected, it is here from now on.
+    /// Resolves `inode`, which is about to lose a name, if it is expected.
     pub(crate) fn meet(&self, inode: &InodeRef) {
         let nodeid = self.nodeid(inode.ino());
         self.met(nodeid, || self.generation(inode), || KnownNode::Inode(inode.clone()));
     }
 
-    /// If `nodeid` is expected, it is `known` from now on if it has this `generation`, or else lost.
+    /// Resolves `nodeid`, if expected, to `known` if the generation matches, or else to lost.
     fn met(&self, nodeid: u64, generation: impl FnOnce() -> u64, known: impl FnOnce() -> KnownNode) {
         if let Some(node) = self.shard(nodeid).lock().get_mut(&nodeid)
             && let KnownNode::Expected(expected) = node.known

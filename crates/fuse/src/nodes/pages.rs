@@ -10,9 +10,9 @@ const PAGE: u64 = 4096;
 pub(super) struct Pages {
     /// Where it may have pages.
     pub(super) cached: Hull,
-    /// Where it may have pages that were holes here.
+    /// The range that may contain pages which were holes here.
     pub(super) holes: Hull,
-    /// What is written back now is not to move the times, but to owe that.
+    /// A write-back leaves the times for now, and owes their change.
     pub(super) is_quiet: bool,
     /// The times are to move because of something that was written back.
     pub(super) owes_times: bool,
@@ -63,7 +63,7 @@ impl Hull {
             return Some(std::mem::take(all));
         }
         let part = all.start.max(bytes.start)..all.end.min(bytes.end);
-        // What is left of a page that the part ends in stays.
+        // The rest of a page in which the part ends stays.
         if part.start == all.start {
             all.start = part.end / PAGE * PAGE;
         } else if part.end == all.end {

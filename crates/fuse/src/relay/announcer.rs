@@ -1,23 +1,24 @@
 //! Announcer: tells a kernel of changes without waiting for it longer than others can wait.
 //!
 //! # Theory
-//! INVAL_ENTRY waits in the kernel for the lock of the directory, INVAL_INODE for locked pages. Their holders may be requests
-//! whose answers wait, elsewhere, until this kernel has been told. So an announcement that takes longer than [`PATIENCE`] is
-//! cut short, as is one that would wait for a request that the relay knows of: the kernel is told what waits for no request
-//! (attributes, and the listing of a directory), and to look *every* name up again (INC_EPOCH, which waits for nothing), and the
-//! announcement counts as made. It goes on and is made later all the same. A page that is locked for so long is not up to date,
-//! and a reader waits for it.
+//! INVAL_ENTRY waits in the kernel for the lock of the directory, INVAL_INODE for locked pages. Their holders may be
+//! requests whose answers wait, elsewhere, until this kernel has been told. So an announcement that takes longer than
+//! [`PATIENCE`] is cut short, as is one that would wait for a request that the relay knows of: the kernel is told what
+//! waits for no request (attributes, and the listing of a directory), and to look *every* name up again (INC_EPOCH,
+//! which waits for nothing), and the announcement counts as made. The announcement still goes on, and is made later. A
+//! page that is locked for so long is not up to date, and a reader waits for it.
 //!
-//! *Lanes.* Each part of an announcement has a [lane](Lane): what waits for the same lock of the kernel. Of a lane one part is in the
-//! kernel, and one waits; later ones merge into that. So threads in the kernel are as many as locks that are held there, and not as
-//! many as changes. A part that waits in its lane waits for a lock that is held: its announcement may be cut short. A part that no thread
-//! was free to begin may have pages that are not locked: it gets a further thread. With [`THREADS_MAX`] threads in the kernel its
-//! announcement may be cut short, too.
+//! *Lanes.* Each part of an announcement has a [lane](Lane): what waits for the same lock of the kernel. For each lane,
+//! one part is in the kernel, and one waits; later parts merge into the waiting one. So the number of threads in the
+//! kernel is the number of locks that are held there, not the number of changes. A part that waits in its lane waits
+//! for a lock that is held: its announcement may be cut short. A part that no thread was free to begin may have pages
+//! that are not locked: it gets a further thread. With [`THREADS_MAX`] threads in the kernel its announcement may be
+//! cut short, too.
 //!
-//! *An inode that the kernel is about to learn of.* A program was answered, and has not run since: the kernel knows nothing of the inode,
-//! and will believe the answer. What is announced of it is announced again until the kernel has taken it in, or forgets the
-//! inode. On a busy machine that may take longer than others can wait. Then the announcement is cut short, too: names that the program
-//! has asked for are not believed then.
+//! *An inode that the kernel is about to learn of.* A program was answered, and has not run since: the kernel knows
+//! nothing of the inode, and will believe the answer. An announcement of the inode is repeated until the kernel has
+//! taken it in, or forgets the inode. On a busy machine that may take longer than others can wait. Then the
+//! announcement is cut short, too: names that the program has asked for are not believed then.
 //!
 //! # Limits
 //! A kernel before Linux 6.16 does not know INC_EPOCH: there a name may stay for the moment until the announcement is made. So may
@@ -41,7 +42,7 @@ use zerocopy::FromBytes;
 
 /// How long others wait for an announcement.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// Threads that are there at first, and at most.
+/// The initial and the largest number of threads.
 const THREADS: usize = 2;
 const THREADS_MAX: usize = 64;
 /// How often an announcement that found nothing is repeated before others are told, and how long apart: the kernel is about to learn of
@@ -84,14 +85,14 @@ struct AnnouncerState {
 /// The number of an announcement that takes long, its notices, and whether it is stuck.
 type Late = (u64, Arc<[u8]>, bool);
 
-/// What waits for the same lock of the kernel.
+/// The announcements that wait for the same lock of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Lane {
     /// Names of a directory.
     Names(u64),
-    /// Of a node: from a byte on, so many.
+    /// Contents of a node: the offset and the length.
     Contents(u64, i64, i64),
-    /// Of a node: what it gets because it has grown.
+    /// New bytes of a node that has grown.
     Growth(u64),
     /// Nothing else: the number of an announcement.
     Own(u64),
@@ -114,7 +115,7 @@ struct LanePart {
 
 struct Undelivered {
     since: Instant,
-    /// When it was found that it waits for no request.
+    /// The time when it was found not to wait for a request.
     looked: Instant,
     /// How many parts the kernel has not taken in, and how many of these wait for a thread.
     left: usize,
@@ -130,7 +131,7 @@ struct Undelivered {
 
 impl LanePart {
     fn merge(&mut self, messages: &[u8], of: u64) {
-        // Of a name the directory's pages come after it: what is there already moves to the end.
+        // The notice of a directory's pages comes after the notice of a name: so an existing message moves to the end.
         for message in split(messages) {
             if let Some(at) = split_at(&self.messages, message) {
                 self.messages.drain(at..at + message.len());
@@ -216,7 +217,7 @@ impl AnnouncerState {
         (made, next)
     }
 
-    /// Something waits for a thread, all are busy, and there may be more.
+    /// Whether a part waits for a thread while all threads are busy, and the limit allows another.
     fn lacks_thread(&self) -> bool {
         !self.ready.is_empty() && self.busy >= self.threads && self.threads < THREADS_MAX
     }
@@ -228,8 +229,8 @@ impl AnnouncerState {
 }
 
 impl Undelivered {
-    /// When it is to be looked at: when it is late. Of contents that are late and that no thread has begun, the thread that begins them says
-    /// so.
+    /// The time at which the announcement counts as late. For late contents without a thread, the thread that begins
+    /// them triggers the check.
     fn due(&self, now: Instant, may_have_thread: bool) -> Option<Instant> {
         let due = self.looked + PATIENCE;
         let is_awaited =
@@ -351,7 +352,7 @@ impl Announcer {
                 let mut ledger = self.ledger.lock();
                 let knows = ledger.knows(nodeid);
                 if !knows {
-                    // An answer that tells of it may be on its way.
+                    // An answer with its old attributes may be on its way.
                     ledger.doubts.note(nodeid);
                 }
                 !knows
@@ -438,7 +439,7 @@ impl Announcer {
         let mut state = self.state.lock();
         while !state.is_over {
             let now = Instant::now();
-            // What waits for a thread, when all are in the kernel, gets one more when it would be due.
+            // If all threads are in the kernel, a part that waits gets another thread at its due time.
             let for_thread = state.first_ready().filter(|_| state.lacks_thread());
             let for_thread = for_thread.map(|first| first.since + PATIENCE);
             let may_have_thread = state.busy < THREADS_MAX;

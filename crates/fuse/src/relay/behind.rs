@@ -1,9 +1,10 @@
 //! Behind: requests whose answer the kernel has before the server has them.
 //!
 //! # Theory
-//! Of a file that was made in a *covered* directory (`knowledge.rs`) and is open since, the relay knows what an ordinary WRITE or
-//! SETATTR will be answered. So it answers at once, and the request goes to the server *behind*: in its place among the others, with
-//! a mark. The server executes a request with the mark before it begins what comes after it.
+//! For a file that was made in a *covered* directory (`knowledge.rs`) and has been open since, the relay knows the
+//! answer to an ordinary WRITE or SETATTR. So it answers at once, and the request goes to the server *behind*: in its
+//! place among the others, with a mark. The server executes a request with the mark before it begins what comes after
+//! it.
 //!
 //! ```text
 //!   kernel ──WRITE──> relay ──answer──> kernel          a recall of a cover waits until all that is
@@ -14,11 +15,11 @@
 //! *Nobody sees the difference.* Another node finds the file only by its directory, and that answer is held until the cover has
 //! ended: the end waits for what is behind. What this kernel asks comes after it.
 //!
-//! *Times are not known*: the server's clock sets some. So the kernel is told attributes that it may not keep, and
-//! asks for them if it wants them.
+//! *Times are not known*: the server's clock sets some. So the kernel gets attributes that it may not keep, and asks
+//! again if it needs them.
 //!
-//! *A failure* is told by the next FSYNC of each descriptor, or by its close, once: as of what the kernel writes back. From there on
-//! everything is asked, until the server has said yes to one that was.
+//! *A failure* is told by the next FSYNC of each descriptor, or by its close, once: as of what the kernel writes back.
+//! From there on every request is sent to the server, until the server has accepted one.
 //!
 //! *Another server* gets with the holdings what is behind, and executes it before it serves anybody. A node that the last server may
 //! have given up must not: others may have changed the files since. There it counts as failed
@@ -39,7 +40,7 @@ use sluice_sync::MutexGuard;
 use sluice_vfs::{Errno, OpenFlags};
 use zerocopy::FromBytes;
 
-/// So many requests, of so many bytes, may be behind. The next is asked, and waits for those before it.
+/// So many requests, of so many bytes, may be behind. The next request goes to the server, and waits for earlier ones.
 const COUNT_MAX: usize = 256;
 const BYTES_MAX: usize = 8 << 20;
 /// Set-ID bits and the sticky bit: which of them a change clears is the server's to say. Without them, and without a capability, there
@@ -57,7 +58,7 @@ pub(super) struct SentBehind {
     is_refused: bool,
     /// Recalls that wait for what was behind when they came: the order of the last request, and what is to be called.
     recalls: Vec<(u64, Done)>,
-    /// Nodes of which the kernel believes what is not so.
+    /// Nodes whose attributes in the kernel are wrong.
     wrong: Vec<u64>,
 }
 
@@ -89,7 +90,7 @@ fn foresee(
             let changes = owner | Fattr::MODE | Fattr::SIZE | Fattr::ATIME | Fattr::MTIME;
             let how = Fattr::ATIME_NOW | Fattr::MTIME_NOW | Fattr::LOCKOWNER | Fattr::KILL_SUIDGID;
             let usual = changes | how | Fattr::FH;
-            // Of a user that is not told the kernel has checked it.
+            // If the user is unknown, the kernel has checked the permission.
             let may =
                 matches!(header.uid, 0 | NOT_TOLD) || header.uid == attr.uid && !valid.intersects(owner);
             let by_handle = valid.contains(Fattr::FH);
@@ -250,7 +251,7 @@ impl Shared {
         }
     }
 
-    /// What the kernel gets in place of success, if something has failed that was behind when it asked.
+    /// The error that replaces success for the kernel, if a request has failed that was behind at that time.
     pub(super) fn take_failure(&self, request: &InFlight, out: &OutHeader) -> Option<Vec<u8>> {
         let is_sync = matches!(request.opcode, opcode::FSYNC | opcode::SYNCFS);
         let (header, _) = InHeader::read_from_prefix(&request.message).ok().filter(|_| is_sync)?;
@@ -276,8 +277,8 @@ impl Shared {
 }
 
 impl Relay {
-    /// What is behind counts as failed. To be called where there is no server, and the last one may have given up this mount: the
-    /// next may not execute what others have not seen for so long.
+    /// What is behind counts as failed. Called without a server, if the last one may have given up this mount: the next
+    /// server may not execute changes that other mounts have missed for so long.
     pub fn give_up_behind(&self) {
         let mut state = self.0.state.lock();
         let all: Vec<_> = state.in_flight.extract_if(|_, request| request.is_behind).collect();

@@ -31,7 +31,8 @@ impl Shared {
         if !drop_nodes(&self.announcer, nodes, || self.busy(|_| true)) {
             log::warn!("the kernel has not dropped all that it had cached within {DROP_PATIENCE:?}");
         }
-        // What is written is there already, and the rest of such a page is old: it goes when the write was answered.
+        // Written bytes reach the server anyway, and the rest of such a page is old: it is dropped when the write is
+        // answered.
         for (nodeid, ranges) in self.busy(|opcode| opcode == opcode::WRITE) {
             for (offset, len) in ranges {
                 let message = inval_inode(nodeid, offset.cast_signed(), len.cast_signed());
@@ -65,8 +66,9 @@ impl State {
 /// Has the kernel drop pages and attributes of `nodes`, but for those that are `busy`: they are locked. False if it has not within
 /// [`DROP_PATIENCE`].
 ///
-/// A request that was read since, or is not read yet, may keep pages locked as well. The announcement that waits for them keeps those
-/// behind it waiting. So nodes that are left are told of again, one by one, without what is busy by then.
+/// A request that was read since, or is not read yet, may keep pages locked as well. The announcement that waits for
+/// them keeps those behind it waiting. So the remaining nodes are announced again, one by one, without the parts that
+/// are busy by then.
 fn drop_nodes(announcer: &Announcer, nodes: BTreeSet<u64>, busy: impl Fn() -> Busy) -> bool {
     let left = Arc::new((Mutex::with_class(&PROGRESS, nodes), Condvar::new()));
     let tell = |nodes: Vec<u64>, messages: Vec<u8>| {
@@ -104,7 +106,7 @@ fn drop_nodes(announcer: &Announcer, nodes: BTreeSet<u64>, busy: impl Fn() -> Bu
     }
 }
 
-/// Attributes of a node are to be dropped, and its pages but for those with a byte in these ranges.
+/// The message that drops the attributes of a node and its pages, except for pages with a byte in these ranges.
 fn inval_around(nodeid: u64, mut ranges: Vec<(u64, u64)>) -> Vec<u8> {
     let page = rustix::param::page_size() as u64;
     ranges.sort_unstable();

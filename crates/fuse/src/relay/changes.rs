@@ -25,17 +25,17 @@ const RECENT_MAX: usize = 1 << 16;
 /// The changes of a kernel.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// How many nodes were changed until now, each as often as it was.
+    /// The number of changes of nodes until now.
     count: u64,
     /// Nodes that were changed since everything was durable, each with the count at its last change.
     unsynced: HashMap<u64, u64>,
-    /// In the order in which they were answered, those after which nothing was made durable.
+    /// Changes in the order of their answers, as long as no later sync made them durable.
     recent: VecDeque<AnsweredChange>,
-    /// Processes with changes that are not remembered one by one, each with the count at its last such change.
+    /// Processes with older changes that are not remembered singly, each with the count at its last such change.
     earlier: BTreeMap<Arc<CallingProcess>, u64>,
     /// The process of each thread that changed something since everything was durable: a thread may end before its process does.
     callers: HashMap<u32, Option<Arc<CallingProcess>>>,
-    /// The count up to which they are not remembered, and the one up to which they are durable.
+    /// The count up to which changes are not remembered, and the count up to which they are durable.
     forgotten: u64,
     durable: u64,
     /// Processes that are to be told.
@@ -46,7 +46,7 @@ pub(super) struct Changes {
 struct AnsweredChange {
     /// The request's number.
     number: u64,
-    /// The counts when it was made, and when it was answered.
+    /// The counts when the request was made, and when it was answered.
     made: u64,
     answered: u64,
     /// The process that asked for it, if the mount can see it.
@@ -56,7 +56,7 @@ struct AnsweredChange {
 /// A request that is under way when the server changes.
 pub(super) struct UnderWay {
     pub(super) number: u64,
-    /// How many changes there were when it was made.
+    /// The number of changes when the request was made.
     pub(super) made: u64,
     /// It was answered, and the next server executes it.
     pub(super) is_behind: bool,
@@ -70,7 +70,7 @@ impl UnderWay {
     }
 }
 
-/// A process of this machine, and when it was started: another may get its number.
+/// A process of this machine, with its start time: another process may get its number later.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct CallingProcess {
     id: u32,
@@ -99,8 +99,8 @@ impl Changes {
         self.count
     }
 
-    /// The kernel is told that a request of `threads` has changed `nodes`, if there are any. It was made when there had been `made`
-    /// changes.
+    /// The kernel is told that a request of `threads` has changed `nodes`, if there are any. The request was made after
+    /// `made` changes.
     pub(super) fn answered(
         &mut self,
         header: &InHeader,
@@ -122,7 +122,7 @@ impl Changes {
             {
                 self.remember_caller(first);
             }
-            // While its request is answered the thread is there. Of a mount in another namespace of processes it is 0.
+            // While its request is answered the thread is there. For a mount in another pid namespace the number is 0.
             let caller = self
                 .callers
                 .entry(thread)
@@ -132,7 +132,7 @@ impl Changes {
         }
     }
 
-    /// Of a change that is not remembered any more, keeps the process. When these are many, dead processes are dropped.
+    /// Keeps the process of a change that is no longer remembered. When these are many, dead processes are dropped.
     fn remember_caller(&mut self, change: AnsweredChange) {
         self.forgotten = change.answered;
         let Some(caller) = change.caller else { return };
@@ -177,12 +177,13 @@ impl Changes {
         let lost =
             self.recent.iter().filter(|change| !is_kept(change)).filter_map(|change| change.caller.clone());
         self.untold.extend(lost);
-        // Of changes that are not remembered a process's last one counts: a loss is told once too often rather than not at all.
+        // For changes that are no longer remembered, the process's last change decides: a false alarm is better than
+        // silence.
         let earlier = std::mem::take(&mut self.earlier).into_iter().filter(|(_, last)| *last > durable);
         self.untold.extend(earlier.map(|(process, _)| process));
         self.untold.retain(|process| process.lives());
         self.callers.clear();
-        // What this server executes may be lost with it, too.
+        // Changes that this server executes may be lost with it, too.
         self.recent.retain(|change| behind.contains(&change.number));
         let settled = self.recent.front().map_or(self.count, |change| change.answered - 1);
         (self.durable, self.forgotten) = (settled, settled);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// The number of a mount that a test plays.
 pub(super) const NO_MOUNT: (u32, u32) = (0, 0);
 
-/// The way to a kernel: `/dev/fuse`, or a test's. A message of the kernel is one whole, and so is one to it.
+/// The way to a kernel: `/dev/fuse`, or a test's. Each call transfers a single message of the kernel, or to it.
 pub trait Device: Send + Sync {
     /// Waits for a request and puts it into `buffer`. `None`: the mount is gone.
     ///

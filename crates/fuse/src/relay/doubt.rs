@@ -1,10 +1,11 @@
 //! Doubt: attributes on their way to a kernel that was told before that they have changed.
 //!
 //! # Theory
-//! A kernel does not keep attributes that it asked for before a notice of their inode. Of an inode that it does not know yet it remembers no
-//! notice, and keeps what an answer tells. A server may announce a change before an answer goes out that was made before the change, above
-//! all one that is held. So the inodes of which the kernel was told, and knew nothing, are noted here. An answer to a request from before
-//! that tells of such an inode goes to the kernel with attributes that it may not keep.
+//! A kernel does not keep attributes that it asked for before a notice of their inode. For an inode that it does not
+//! know yet, the kernel remembers no notice, and keeps the attributes of an answer. A server may announce a change
+//! before an answer goes out that was made before the change, above all one that is held. So the inodes of which the
+//! kernel was told, and knew nothing, are noted here. An answer to a request from before that tells of such an inode
+//! goes to the kernel with attributes that it may not keep.
 
 use crate::abi::{Dirent, EntryOut, OutHeader, RECORD_ALIGN, opcode};
 use sluice_sync::time::Instant;
@@ -26,7 +27,8 @@ impl Doubts {
         self.0.clear();
     }
 
-    /// What the kernel is told in place of `answer`, to a request of kind `code` that it made at `arrival`, if it may not keep all of that.
+    /// The replacement for `answer`, to a request of kind `code` that the kernel made at `arrival`, if the kernel may
+    /// not keep all of its attributes.
     pub(super) fn correct(&mut self, code: u32, arrival: Instant, answer: &[u8]) -> Option<Vec<u8>> {
         let tells = matches!(
             code,

@@ -1,7 +1,8 @@
 //! Knowledge: questions of a kernel that its relay answers by itself, because the answer is certain.
 //!
 //! # Theory
-//! See `guest/cover.rs` for the server's side. Of a *covered* directory, one that this kernel has made and no other knows, the relay has
+//! See `guest/cover.rs` for the server's side. About a *covered* directory, which this kernel has made and no other
+//! knows, the relay has
 //!
 //! - the names: it was empty, and each request that may add one passes here. What was never added is not there (LOOKUP). Names are
 //!   not taken out: of one that was removed the server is asked;
@@ -10,8 +11,9 @@
 //! - the files that were made in it: none has a capability before it is given one (GETXATTR, before the first write and before a
 //!   change of owner).
 //!
-//! Of any node the relay has the *extended attributes that are not there*: the server said so, and nothing of the node was announced,
-//! or asked that may give it one, since the kernel asked. `ls -l` asks for some of each file.
+//! For any node the relay has the *missing extended attributes*: the server said that they are missing, and since then
+//! no notice about the node came, and no request was sent that may add an attribute. `ls -l` asks for some of each
+//! file.
 //!
 //! A close (FLUSH) ends the locks of its owner. Where the ledger knows of none, nothing is to be said, of whatever file. But the
 //! server is to know which owners have closed a file when one of them asks for a lock through it: so it is told right before that.
@@ -41,7 +43,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// The most names of a directory that are remembered, and files of all directories. What would be more is for the server.
 const NAMES_MAX: usize = 1 << 16;
 const FILES_MAX: usize = 1 << 14;
-/// Extended attributes of a node of which it is remembered that they are not there.
+/// Missing extended attributes that are remembered for each node.
 const ABSENT_MAX: usize = 8;
 const CAPABILITY: &[u8] = b"security.capability";
 
@@ -49,7 +51,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 #[derive(Default)]
 pub(super) struct Knowledge {
     dirs: HashMap<u64, KnownDir>,
-    /// Files that have no capability, and that nothing changed but what is known.
+    /// Files without a capability whose only changes are known.
     files: HashMap<u64, KnownFile>,
     /// Extended attributes that are not there, by node.
     absent: HashMap<u64, HashSet<Vec<u8>>>,
@@ -76,7 +78,7 @@ struct KnownFile {
     attr: Option<Attr>,
 }
 
-/// What a request is about besides the node in its header.
+/// The objects of a request besides the node in its header.
 #[derive(Default)]
 struct Concerns<'m> {
     /// The name that it may add, and where.
@@ -107,8 +109,8 @@ fn leaves_attributes(code: u32) -> bool {
     )
 }
 
-/// Whether after a request of this kind attributes of files are known as before: of the file that it is about, or those of the
-/// directory. What is foreseen of others is noted elsewhere ([`is_of_behind`]).
+/// Whether after a request of this kind attributes of files are known as before: of the file that it is about, or those
+/// of the directory. Predicted attributes of other files are noted elsewhere ([`is_of_behind`]).
 fn leaves_files(code: u32) -> bool {
     let adds = matches!(code, opcode::CREATE | opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK);
     let uses = matches!(code, opcode::OPEN | opcode::READ | opcode::FLUSH | opcode::FSYNC);
@@ -149,7 +151,7 @@ fn about<'m>(header: &InHeader, body: &'m [u8]) -> Concerns<'m> {
             let out = abi::CopyFileRangeIn::read_from_prefix(body).ok().map(|(arg, _)| arg.nodeid_out);
             Concerns { file: out, ..Concerns::default() }
         }
-        // After a close it is not asked any more.
+        // After a close the kernel does not ask about it any more.
         opcode::SETXATTR | opcode::REMOVEXATTR | opcode::RELEASE => {
             Concerns { file: Some(header.nodeid), ..Concerns::default() }
         }
@@ -215,7 +217,7 @@ impl Knowledge {
         match header.opcode {
             opcode::LOOKUP => {
                 let dir = self.dirs.get(&header.nodeid)?;
-                // One that is too long is refused, and not merely absent: the server says so.
+                // The server refuses a name that is too long, rather than calling it absent.
                 let is_ordinary = |name: &&[u8]| name.len() <= NAME_MAX && !matches!(*name, b"." | b"..");
                 let name = name(body).filter(is_ordinary)?;
                 if dir.names.contains(&self.names.hash_one(name)) {
@@ -238,8 +240,8 @@ impl Knowledge {
         Some(reply.success(header.unique).to_vec())
     }
 
-    /// The kernel makes a request that is for the server. Returns its number among those of its directory, if no other is under way
-    /// there, or 0.
+    /// The kernel makes a request that is for the server. Returns its number among the requests of its directory, or 0
+    /// if another one is under way there.
     fn asked(&mut self, header: &InHeader, body: &[u8]) -> u64 {
         if changes_xattrs(header.opcode) {
             self.may_have_xattrs(header.nodeid);
@@ -359,7 +361,7 @@ impl Shared {
         })
     }
 
-    /// What the kernel has forgotten by this request, of which the ledger knows, is known no more.
+    /// Drops the knowledge of nodes that the kernel forgets by this request, according to the ledger.
     pub(super) fn forget(&self, state: &mut State, header: &InHeader, message: &[u8]) {
         if !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
             return;

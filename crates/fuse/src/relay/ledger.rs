@@ -1,9 +1,9 @@
 //! Ledger: what a kernel holds of its server: lookups, open files, locks, writes that are not durable. Kept from the messages.
 //!
 //! # Theory
-//! What the kernel *gets* counts from the answer on: it does not hold what it has not been told. What it *gives back* counts
-//! from the request on: a server that takes over need not know of it. So a request that is sent again, to the same server or
-//! the next, finds a server that knows what the kernel knew when it made it.
+//! State that the kernel *gets* counts from the answer on: before the answer it does not hold the state. State that it
+//! *gives back* counts from the request on: a server that takes over need not know of it. So a request that is sent
+//! again, to the same server or the next, finds a server that knows what the kernel knew when it made it.
 
 use super::changes::{Changes, UnderWay};
 use super::doubt::Doubts;
@@ -22,7 +22,7 @@ const FLUSHED_MAX: usize = 16;
 /// A file with so many locks is for the server: there they are found faster.
 const DECIDED_MAX: usize = 64;
 
-/// Where a request keeps its handle, if it has one.
+/// The offset of the handle in a request that has one.
 const FH: usize = size_of::<InHeader>();
 
 /// What a kernel holds.
@@ -37,7 +37,7 @@ pub(super) struct Ledger {
     openers: HashMap<u64, u32>,
     /// Owners that have flushed a handle, at most [`FLUSHED_MAX`]: then it may have been others.
     flushed: HashMap<u64, HashSet<u64>>,
-    /// Of those, by handle, the owners of which the server has not been told.
+    /// The flushed owners, by handle, that the server does not know of.
     untold: HashMap<u64, Vec<u64>>,
     /// By node, in the order in which they were granted; of one owner none that overlap.
     locks: HashMap<u64, Vec<LkIn>>,
@@ -45,22 +45,22 @@ pub(super) struct Ledger {
     pub(super) changes: Changes,
     /// Handles whose next FSYNC must fail: what was written may be lost.
     failed: HashSet<u64>,
-    /// Of those, by handle, what failed after it was answered: a close tells of it, too.
+    /// Failed handles whose failure came after the answer: a close reports it, too.
     failed_behind: HashSet<u64>,
     /// Nodes of which something failed so while they were not open.
     untold_failures: HashSet<u64>,
     /// Nodes whose next FSYNCDIR must fail, likewise; and whether the next SYNCFS must.
     failed_nodes: HashSet<u64>,
     is_failed: bool,
-    /// Handles that nothing can be done with any more.
+    /// Handles on which every call fails.
     dead: HashSet<u64>,
     /// Attributes on their way that are old.
     pub(super) doubts: Doubts,
 }
 
 impl Ledger {
-    /// The kernel makes a request. Returns the error that it gets, if it is not to be served. To be asked again of what is sent
-    /// to another server: what it gives back it gives back once.
+    /// The kernel makes a request. Returns the error for the kernel, if the request is refused. To be asked again of
+    /// what is sent to another server: what it gives back it gives back once.
     pub(super) fn asked(&mut self, header: &InHeader, message: &[u8]) -> Option<i32> {
         let body = &message[size_of::<InHeader>()..];
         match header.opcode {
@@ -125,7 +125,7 @@ impl Ledger {
                 let Ok((arg, _)) = WriteIn::read_from_prefix(body) else { return None };
                 let is_durable = OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::DSYNC)
                     && arg.write_flags & WRITE_CACHE == 0;
-                // It says of what came before that it is durable, as FSYNC does.
+                // The answer claims that earlier writes are durable, like FSYNC.
                 let is_failed =
                     is_durable && (self.failed.remove(&arg.fh) | self.changes.take_untold(header.pid));
                 return (is_failed || self.dead.contains(&arg.fh)).then_some(EIO);
@@ -224,8 +224,8 @@ impl Ledger {
         if threads.is_empty() { vec![header.pid] } else { threads.into_iter().collect() }
     }
 
-    /// Decides a lock request, of which [`asked`](Self::asked) knows, by the locks that are here: all that anybody has. Returns
-    /// what is in the way of one that only tests. `None`: it cannot be decided here.
+    /// Decides a lock request, of which [`asked`](Self::asked) knows, by the locks that are here: all that anybody has.
+    /// Returns the conflicting lock for a request that only tests. `None`: it cannot be decided here.
     pub(super) fn decide(&mut self, header: &InHeader, arg: &LkIn) -> Option<Option<LkOut>> {
         let may_be_late = self
             .flushed
@@ -332,7 +332,7 @@ impl Ledger {
     /// Another server goes on from what was durable, and with the requests `under_way`.
     pub(super) fn taken_over(&mut self, lost: &Lost, under_way: &[UnderWay]) {
         let unsynced: HashSet<_> = self.changes.taken_over(&lost.executed, under_way).into_iter().collect();
-        // What was written to a nameless node may be lost although it was synchronised.
+        // Synchronised writes to a nameless node may be lost.
         let is_lost = |nodeid: &u64| unsynced.contains(nodeid) || lost.nameless.contains(nodeid);
         self.failed.extend(self.handles.iter().filter(|(_, nodeid)| is_lost(nodeid)).map(|(fh, _)| fh));
         self.is_failed |= !unsynced.is_empty();

@@ -1,9 +1,9 @@
 //! Lock cache: lock requests that the relay decides by itself, because the server has delegated a file's locks to it.
 //!
 //! # Theory
-//! See `guest/delegation.rs` for the server's side. The ledger has all locks of the kernel, and while a file's locks are delegated
-//! nobody else has any. So a lock that conflicts with none of them is granted here, and one that is freed is freed here, in the
-//! thread that has read the request. Everything else goes to the server, after the locks.
+//! See `guest/delegation.rs` for the server's side. The ledger has all locks of the kernel, and while a file's locks
+//! are delegated nobody else has any. So the thread that has read the request grants a lock without conflicts, and
+//! frees a lock, right here. Everything else goes to the server, after the locks.
 //!
 //! *When the ledger is right.* It counts a lock from its answer on. So nothing is decided while a lock request of the file is on its
 //! way; and of two at once of one owner, answered in whatever order, nothing is believed until the file is closed (`unsure`).
@@ -47,7 +47,7 @@ fn lock_on(nodeid: u64, message: &[u8]) -> Option<(InHeader, LkIn)> {
 }
 
 impl LockCache {
-    /// The server is gone: its delegations are void. Those that are on their way do not arrive.
+    /// The server is gone: its delegations are void. Delegations on their way do not arrive.
     pub(super) fn clear(&mut self) {
         self.delegated.clear();
     }
@@ -93,7 +93,7 @@ impl Shared {
         Some(reply.success(header.unique).to_vec())
     }
 
-    /// The kernel gives up a handle of `nodeid`. If it was the last there is nothing to decide any more.
+    /// The kernel gives up a handle of `nodeid`. After the last close there are no locks left to decide.
     pub(super) fn closed(&self, state: &mut State, nodeid: u64) {
         let has_cached = state.locks.delegated.contains_key(&nodeid) || state.locks.unsure.contains(&nodeid);
         if has_cached && !self.ledger.lock().is_open(nodeid) {

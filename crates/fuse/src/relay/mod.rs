@@ -71,8 +71,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use zerocopy::FromBytes;
 
-/// So many requests under way have a number: a kernel makes fewer. Of others a server that takes over cannot tell whether they were
-/// executed.
+/// So many requests under way have a number: a kernel makes fewer. For further requests, a server that takes over
+/// cannot tell whether they were executed.
 const SLOTS: u16 = 1024;
 
 /// Where a relay's requests go.
@@ -92,7 +92,7 @@ pub trait Uplink: Send + Sync {
     fn flush(&self) {}
 }
 
-/// What is left to do with a request that was handed on, with nothing locked.
+/// The remaining work for a request that was handed on, to be done without a lock.
 enum Left {
     /// The calling thread serves it.
     Serve(Arc<Guest>, Ticket),
@@ -152,7 +152,7 @@ struct InFlight {
     message: Vec<u8>,
     /// Its number among those that are under way, if it changes something.
     slot: Option<u16>,
-    /// How many changes had been answered when it was made.
+    /// The number of answered changes when the request was made.
     changes: u64,
     opcode: u32,
     arrival: Instant,
@@ -161,9 +161,9 @@ struct InFlight {
     /// Its number among the requests that may change the attributes of its directory, if that is covered and no other of them is
     /// under way; else 0.
     number_in_dir: u64,
-    /// How many changes of extended attributes there had been when it was made.
+    /// The number of changes of extended attributes when the request was made.
     xattr_changes: u64,
-    /// It is to be asked again: its answer may be old.
+    /// The request must be sent again: its answer may be old.
     is_old: bool,
 }
 
@@ -225,7 +225,7 @@ impl Relay {
         // Nobody else sets it.
         let _ = relay.0.announcer.is_held.set(Box::new(is_held));
         relay.0.announcer.start().map_err(unstarted)?;
-        // All are counted already: those that cannot be started are counted out as they are dropped.
+        // All are counted already: readers that cannot be started are uncounted as they are dropped.
         let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone(), crew.clone())).collect();
         let own_session = options.own_session;
         for (number, reader) in readers.into_iter().enumerate() {
@@ -261,7 +261,7 @@ impl Relay {
         self.holdings()
     }
 
-    /// What the kernel holds now, while there is no server: for one that is to be attached.
+    /// The kernel's current holdings, while there is no server: for a server that is to be attached.
     pub fn holdings(&self) -> Holdings {
         let mut state = self.0.state.lock();
         state.forgets.clear();
@@ -269,9 +269,9 @@ impl Relay {
         Holdings { behind, ..self.0.ledger.lock().holdings() }
     }
 
-    /// The next server, which knows the [`Holdings`] and found that so much is lost: it gets what was not answered, in the order
-    /// of the kernel. `is_another`: it goes on from what was durable, and what was not may be lost. Its answers have the
-    /// number `attachment`.
+    /// The next server, which knows the [`Holdings`] and found that so much is lost: it gets what was not answered, in
+    /// the order of the kernel. `is_another`: the server goes on from the durable state, and other changes may be lost.
+    /// Its answers have the number `attachment`.
     pub fn attach(&self, attachment: u64, server: Server, lost: &Lost, is_another: bool) {
         let shared = &self.0;
         let again = {
@@ -332,7 +332,7 @@ impl Relay {
         self.0.answer(attachment, answer);
     }
 
-    /// Has the kernel told of a change. `done` is called when it has been, or others must not wait any more.
+    /// Has the kernel told of a change. `done` is called when the kernel has been told, or when the wait must end.
     pub fn announce(&self, notifications: &[u8], done: impl FnOnce() + Send + 'static) {
         self.0.announce(notifications, Box::new(done));
     }
@@ -511,7 +511,8 @@ impl Shared {
             (is_busy, if dir.is_none() { state.busy(|code| code == opcode::WRITE) } else { Busy::new() })
         };
         if is_busy {
-            // The kernel would take it in when that request is answered, which may have to wait for this.
+            // The kernel would take the notice in only after that request is answered, which may have to wait for this
+            // notice.
             return self.announcer.cut_short(notifications, done);
         }
         self.announcer.announce(&apart(notifications, &writes), done);

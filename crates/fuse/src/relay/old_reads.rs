@@ -83,7 +83,7 @@ mod tests {
     /// A kernel that keeps a page locked until its READ is answered.
     #[derive(Default)]
     struct Reading {
-        /// What it asks, what it was answered, and whether it is gone.
+        /// Its requests, its answers, and whether it is gone.
         state: Mutex<(VecDeque<Message>, Vec<Message>, bool)>,
         changed: Condvar,
     }

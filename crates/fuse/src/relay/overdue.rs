@@ -16,7 +16,7 @@ fn waits_for_a_program(code: u32) -> bool {
 }
 
 impl State {
-    /// A line for each request that is overdue and was not told of.
+    /// A line for each overdue request that was not reported yet.
     fn overdue(&mut self, now: Instant) -> Vec<String> {
         let waits_for = match &self.server {
             None => "there is no server",

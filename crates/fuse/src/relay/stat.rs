@@ -1,6 +1,6 @@
 //! Stat: what a relay has counted, and what it answers to other processes that ask about its mount.
 //!
-//! What only the process knows that has the file system is told on the node that has it, and left out elsewhere.
+//! Facts known only to the process that has the file system are told on its node, and left out elsewhere.
 
 use super::device::NO_MOUNT;
 use super::{Relay, Server, Shared};
@@ -34,13 +34,14 @@ pub struct RelayCounts {
     pub recalls: u64,
     /// Now: requests that wait for a lock.
     pub waiting_locks: u64,
-    /// Now: bytes of requests that were answered before the server had them, and of which it has not said yet that it executed them.
+    /// Now: bytes of requests that were answered before the server had them, and whose execution the server has not
+    /// confirmed.
     pub dirty_bytes: u64,
 }
 
 impl Relay {
-    /// Answers questions of other processes about the mount (see [`control`]). `more` is told with the counts
-    /// of the relay, as a JSON object. What only a server of this process knows is asked of that.
+    /// Answers questions of other processes about the mount (see [`control`]). `more` is told with the counts of the
+    /// relay, as a JSON object. Facts known only to a server of this process are requested from it.
     pub fn answer_questions(&self, more: impl Fn() -> String + Send + 'static) {
         if self.0.number == NO_MOUNT {
             return;
@@ -61,7 +62,7 @@ impl Relay {
         *self.0.control.lock() = server;
     }
 
-    /// What is told of the mount: one line of JSON, of the form that the server of a mount answers, with `cluster`, a JSON object.
+    /// The statistics of the mount: one line of JSON, in the form of a mount's server, with `cluster`, a JSON object.
     pub fn stat(&self, cluster: &str) -> String {
         self.0.stat(cluster)
     }

@@ -34,15 +34,15 @@ use std::fs;
 /// In place of the reader's number: several workers read; none does.
 const SEVERAL: usize = usize::MAX;
 const NOBODY: usize = usize::MAX - 1;
-/// How much a request of another client adds to `mix`; one of the same client takes 1 away. More than a third of the
-/// requests must be of another client than the one before.
+/// How much a request of another client adds to `mix`; one of the same client takes 1 away. The limit is reached if
+/// more than a third of the requests come from a different client than the request before.
 const MIX_STEP: u32 = 2;
-/// From where on several read; back at 0 one does.
+/// At this mix several workers read; at 0 a single one reads again.
 const MIX_MANY: u32 = 32;
 const MIX_MAX: u32 = 96;
 /// How often the watcher looks.
 const WATCH: Duration = Duration::from_millis(10);
-/// The workers that read only for others that are held up.
+/// Workers that read only in place of workers that are held up.
 const SPARES: usize = 6;
 /// After how many requests a spare stands by again.
 const SPARE_REQUESTS: u32 = 1_000;
@@ -59,7 +59,7 @@ const STAT_CPU: usize = 36;
 
 /// The workers of a mount that read the classic device.
 pub(crate) struct Crew {
-    /// How many read when several do and none is held up. *immutable*
+    /// The number of workers that read side by side when none is held up. *immutable*
     readers: usize,
     /// The number of the worker that reads, [`SEVERAL`] or [`NOBODY`]. *atomic (no label: SeqCst)*, written under `standby`
     reader: AtomicUsize,
@@ -71,10 +71,10 @@ pub(crate) struct Crew {
     mix: AtomicU32,
     /// The watcher sleeps until it is woken. *atomic (no label: SeqCst)*
     asleep: AtomicBool,
-    /// Of each worker: odd while it serves a request. *atomic (no label: SeqCst)*
+    /// For each worker: odd while it serves a request. *atomic (no label: SeqCst)*
     stages: Vec<CachePadded<AtomicU64>>,
     standby: Mutex<Standby>,
-    /// Where those that stand by wait for another to read.
+    /// Workers on standby wait here for their turn to read.
     changed: Condvar,
     /// Where the watcher waits, so that a request wakes nobody else.
     watch: Condvar,
@@ -84,7 +84,7 @@ pub(crate) struct Crew {
 struct Standby {
     /// The workers that have joined.
     joined: usize,
-    /// One of those that stand by watches those that read.
+    /// A worker on standby watches the readers.
     watched: bool,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Member<'a> {
     relieved: u32,
 }
 
-/// Those that read, and the stage of each, as the watcher finds them.
+/// The readers and their stages, as the watcher finds them.
 #[derive(PartialEq, Eq)]
 struct ReaderStages {
     first: usize,
@@ -128,7 +128,7 @@ impl ReaderStages {
 }
 
 impl Crew {
-    /// Of a mount where up to `readers` workers read side by side.
+    /// The crew of a mount where up to `readers` workers read side by side.
     pub(crate) fn new(readers: usize) -> Crew {
         Crew {
             readers,
@@ -144,7 +144,7 @@ impl Crew {
         }
     }
 
-    /// How many workers are to join, those that only stand by for others too.
+    /// The number of workers that join, including the spares.
     pub(crate) fn workers(&self) -> usize {
         self.stages.len()
     }
@@ -191,8 +191,8 @@ impl Crew {
         ReaderStages { first, stages: (first..end).map(|worker| self.stage(worker)).collect() }
     }
 
-    /// Lets spares read beside the `held_up` of those that do, or `watcher`, which stands by, in place of the one reader. False if that
-    /// is not needed, or all read.
+    /// Lets spares read beside the `held_up` of those that do, or `watcher`, which stands by, in place of the one
+    /// reader. False if no spare is needed, or if all workers read.
     fn relieve(&self, standby: &MutexGuard<'_, Standby>, watcher: usize, held_up: usize) -> bool {
         let wanted = (self.readers + held_up).min(self.workers());
         match self.reader.load(Ordering::SeqCst) {
@@ -210,7 +210,7 @@ impl Crew {
 }
 
 impl Member<'_> {
-    /// Whether the worker is to read, and nothing is to be done before.
+    /// Whether the worker may read at once.
     pub(crate) fn is_to_read(&self) -> bool {
         let crew = self.crew;
         match crew.reader.load(Ordering::SeqCst) {
@@ -306,7 +306,7 @@ impl Member<'_> {
             return;
         };
         self.patience = LATE_LEAST;
-        // One that this process may not use is none to go to.
+        // A CPU outside this process's set is no target.
         if self.allowed.contains(&cpu) && cpu::pin(cpu).is_ok() {
             self.cpu = Some(cpu);
         }
@@ -314,7 +314,7 @@ impl Member<'_> {
 
     fn leave_cpu(&mut self) {
         if self.cpu.take().is_some() {
-            // It stays where it is then, and serves from there.
+            // On an error the worker stays on its CPU, and serves from there.
             let _ = cpu::allow(&self.allowed);
         }
     }
@@ -414,7 +414,7 @@ mod tests {
         let crew = Crew::new(1);
         let mut worker = crew.join();
         worker.await_turn();
-        // No process has that number, so its CPU is not known.
+        // No process has that number, so its CPU is unknown.
         let serve = |worker: &mut Member<'_>, requests, is_late| {
             for _ in 0..requests {
                 let now = Instant::now();
@@ -542,7 +542,7 @@ mod tests {
         assert_eq!(parse_cpu(&stat), Some(390));
         assert_eq!(parse_cpu("77 (a) S"), None);
         assert_eq!(parse_cpu(""), None);
-        // That of this thread is one that it may use.
+        // This thread runs on a CPU that it may use.
         let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         assert!(cpu_of(own).is_none_or(|cpu| cpu < cpu::possible()));
     }

@@ -1,7 +1,7 @@
 //! The classic backend: requests are read from `/dev/fuse`, answers are written to it.
 //!
-//! Worker threads read the same descriptor; the kernel hands each request to one of them. Which of them read is up to the
-//! [`Crew`].
+//! Worker threads read the same descriptor; the kernel hands each request to one of them. The [`Crew`] decides which of
+//! them read.
 
 use super::Channel;
 use super::crew::Crew;

@@ -43,7 +43,7 @@ impl RingEntry {
         RingEntry(vec![0; PAYLOAD + payload_len])
     }
 
-    /// What the kernel writes to: the header and the payload.
+    /// The kernel's target buffers: the header and the payload.
     pub(super) fn segments(&mut self) -> [&mut [u8]; 2] {
         let (header, rest) = self.0.split_at_mut(HEADER_END);
         [header, &mut rest[PAYLOAD - HEADER_END..]]
@@ -72,7 +72,7 @@ impl RingEntry {
     pub(super) fn answer(&mut self, message: &[u8]) {
         let (header, body) = message.split_at(size_of::<OutHeader>());
         if body.len() > self.0.len() - PAYLOAD {
-            // More than the kernel has room for, so more than it can have asked for.
+            // The answer exceeds the kernel's buffer, so the kernel cannot have asked for so much.
             return self.fail(Errno::EIO);
         }
         self.0[..header.len()].copy_from_slice(header);

@@ -70,7 +70,7 @@ pub(crate) fn choose(options: &MountOptions, waits: bool, kernel: InKernel) -> R
     }
 }
 
-/// What decides whether threads may be scheduled behind all others.
+/// Conditions under which threads may be scheduled behind all others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Scheduling {
     /// The process has made a session of its own and is alone in it.
@@ -113,8 +113,8 @@ pub(crate) fn give_way(own_session: bool) {
     }
 }
 
-/// True if the process whose `/proc/PID/stat` is `stat` leads its session. The call for that has no answer where the session
-/// is one of another pid namespace; this text has 0 there.
+/// True if the process whose `/proc/PID/stat` is `stat` leads its session. The system call fails if the session belongs
+/// to another pid namespace; this text has 0 there.
 fn leads_session(stat: &str) -> bool {
     let process = stat.split(' ').next();
     // The name may hold anything, brackets too. State, parent, group, session.

@@ -62,7 +62,7 @@ pub(super) struct Ring {
     live: usize,
     /// Flags of each wait. *immutable*
     wait_flags: u32,
-    /// What has completed: number of the entry, and the result.
+    /// Completed commands: the number of the entry, and the result.
     completed: Vec<(u64, i32)>,
 }
 
@@ -146,7 +146,7 @@ impl Ring {
     /// told that it may. False: the mount is gone.
     ///
     /// # Errors
-    /// What no retry would cure; the queue is then of no use.
+    /// Errors that no retry would cure; the queue is then unusable.
     pub(super) fn turn(&mut self, mut serve: impl FnMut(&mut RingEntry, bool) -> Kept) -> io::Result<bool> {
         if self.completed.is_empty() {
             match self.submit_and_wait() {
@@ -219,7 +219,7 @@ impl Ring {
 type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 
 /// # Safety
-/// What `command` names must be valid until it completes.
+/// The buffers that `command` names must be valid until it completes.
 unsafe fn push(ring: &mut Uring, command: &squeue::Entry128) {
     // SAFETY: the caller's.
     let pushed = unsafe { ring.submission().push(command) };

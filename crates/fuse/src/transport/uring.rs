@@ -27,7 +27,7 @@ const ENTRIES: usize = 4;
 /// The smallest payload: the longest value of an extended attribute, twice.
 pub(crate) const PAYLOAD_MIN: u32 = 128 << 10;
 
-/// How many queues a mount has: one for each CPU that there may ever be.
+/// The number of queues of a mount: one for each possible CPU.
 pub(crate) fn queues() -> usize {
     cpu::possible()
 }
