@@ -21,7 +21,7 @@ const SLOT: usize = offset_of!(InHeader, padding);
 const BEHIND: u16 = 1 << 15;
 const SYNCHRONOUS: u16 = 1 << 14;
 const MARKS: u16 = BEHIND | SYNCHRONOUS;
-/// The length of GETATTR behind the header; this program uses no fields of an open file.
+/// Bytes of GETATTR behind the header: zeros, which name no open file.
 const GETATTR_LEN: usize = 16;
 
 /// Whether requests of this kind change something, and may not be executed twice.

@@ -10,7 +10,7 @@
 //! the kernel and answers, by the channel by which the request came. The kernel holds the inode's lock during LSEEK, but not
 //! while it writes pages back.
 //!
-//! Those WRITEs would change the file's times while a program copies it, and `tar` would report that the file changed.
+//! Such WRITEs would change the file's times while a program copies it, and `tar` would report that the file changed.
 //! The times move a while later instead, as they would had the kernel written the pages back in its own time.
 //!
 //! A transport that cannot park one more answers at once that the part of the file that follows is data: right, if not as
