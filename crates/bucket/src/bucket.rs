@@ -129,7 +129,7 @@ impl Bucket {
     /// As [`at`](Self::at), and makes the directory of a `file://`.
     ///
     /// # Errors
-    /// As [`at`](Self::at).
+    /// Errors of [`at`](Self::at).
     pub fn make(url: &str) -> Result<Bucket, StoreError> {
         Bucket::at_host(url, true)
     }
@@ -219,7 +219,7 @@ impl Bucket {
     /// show or not.
     ///
     /// # Errors
-    /// As [`open`](Self::open), without the first three.
+    /// Errors of [`open`](Self::open), without the first three.
     pub fn look(&self, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
         let opening = self.opening(&info, &options)?;

@@ -97,7 +97,7 @@ pub fn wait_for<T>(work: impl Future<Output = T>) -> T {
 /// Has `work` done by the threads of the runtime.
 ///
 /// # Errors
-/// As [`wait`].
+/// Errors of [`wait`].
 pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
     wait(async { Ok(tokio::spawn(work)) })
 }

@@ -29,7 +29,7 @@ const DEFAULT_PERCENT: u64 = 50;
 /// As [`parse`], for a file system in a store or in memory.
 ///
 /// # Errors
-/// As there.
+/// Errors of [`parse`].
 pub(crate) fn parse_for(is_store: bool, list: &str) -> Result<(Options, MountOptions)> {
     if is_store { parse_for_store(list) } else { parse(list) }
 }
@@ -37,7 +37,7 @@ pub(crate) fn parse_for(is_store: bool, list: &str) -> Result<(Options, MountOpt
 /// As [`parse`], for a file system in a store, which its disk limits.
 ///
 /// # Errors
-/// As there.
+/// Errors of [`parse`].
 pub(crate) fn parse_for_store(list: &str) -> Result<(Options, MountOptions)> {
     let (options, mount) = parse(list)?;
     let sizes = || list.split(',').filter_map(|option| option.strip_prefix("size="));

@@ -38,7 +38,7 @@ impl Mounted {
     /// As [`start`](Self::start), with the file system in `store` if one is given.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Errors of [`start`](Self::start).
     pub fn start_on(program: &Path, store: Option<&Path>, options: &[&OsStr]) -> Result<Mounted> {
         Mounted::start_through(&[], &[], program, store, options)
     }
@@ -46,7 +46,7 @@ impl Mounted {
     /// As [`start_on`](Self::start_on), by a command that is given the program's and becomes it, with more in the environment.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Errors of [`start`](Self::start).
     pub fn start_through(
         through: &[OsString],
         environment: &[(&str, &str)],

@@ -173,7 +173,7 @@ impl Dlm {
     /// As [`join`](Self::join), for threads.
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// Errors of [`join`](Self::join).
     pub fn join_now(config: Config) -> io::Result<Dlm> {
         let tls = config.identity.configurations()?;
         let listener = TcpListener::bind(config.listen)?;

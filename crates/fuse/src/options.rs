@@ -179,7 +179,7 @@ impl MountOptions {
     /// The options that `options` gives.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply).
+    /// Errors of [`apply`](Self::apply).
     pub fn parse(options: &str) -> Result<MountOptions, OptionError> {
         let mut parsed = MountOptions::default();
         parsed.apply(options)?;

@@ -106,7 +106,7 @@ impl FileLocks {
     /// of [`release_owner_noting`](Self::release_owner_noting) are in the order of grants and releases.
     ///
     /// # Errors
-    /// As those.
+    /// Errors of both.
     pub fn set_range_noting(
         &self,
         request: &RangeRequest,

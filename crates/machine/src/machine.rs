@@ -182,7 +182,7 @@ impl Machine {
     /// wrote. State that the activities need is best set up, and warmed up, before.
     ///
     /// # Errors
-    /// As [`try_run`](Machine::try_run); a machine of one CPU cannot do it.
+    /// Errors of [`try_run`](Machine::try_run); a machine of one CPU cannot do it.
     pub fn conflicts(&self, first: impl FnOnce(), second: impl FnOnce()) -> Result<Conflicts, RunError> {
         let (first, second) = (RefCell::new(Some(first)), RefCell::new(Some(second)));
         let report = self.try_run(2, |cpu| {

@@ -191,7 +191,7 @@ impl Store {
     /// and counts are compared if nothing has changed.
     ///
     /// # Errors
-    /// As [`check`](Self::check), and those of `open`.
+    /// Errors of [`check`](Self::check), and those of `open`.
     pub fn check_over(
         open: impl Fn() -> Result<Box<dyn Engine>, StoreError>,
         data: Option<(Arc<dyn Disk>, u64)>,

@@ -83,10 +83,10 @@ impl Data<'_> {
     /// As [`Store::write_extent`](crate::Store::write_extent).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Store::write_extent`](crate::Store::write_extent).
     ///
     /// # Panics
-    /// As there.
+    /// In the cases of [`Store::write_extent`](crate::Store::write_extent).
     pub fn write(&self, bytes: &[u8]) -> Result<Extent, StoreError> {
         self.segments.write(bytes)
     }
@@ -99,7 +99,7 @@ impl Data<'_> {
     /// As [`Store::get`](crate::Store::get).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Store::get`](crate::Store::get).
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.engine.get(key)
     }
@@ -117,7 +117,7 @@ impl Data<'_> {
     /// As [`Store::scan`](crate::Store::scan).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Store::scan`](crate::Store::scan).
     pub fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
         self.engine.scan(from, to, visit)
     }
@@ -308,7 +308,7 @@ impl Transaction<'_> {
     /// Logs the removal of the object `key`.
     ///
     /// # Panics
-    /// As [`put`](Self::put).
+    /// In the cases of [`put`](Self::put).
     pub fn remove(&mut self, key: &[u8], version: u64) {
         self.write(key, version, None);
     }
@@ -324,7 +324,7 @@ impl Transaction<'_> {
     /// Writes that no record names `extent` any more. Its blocks are given back when no crash can bring a name of it back.
     ///
     /// # Panics
-    /// As [`name_extent`](Self::name_extent).
+    /// In the cases of [`name_extent`](Self::name_extent).
     pub fn free_extent(&mut self, extent: &Extent) {
         self.change(extent, true);
     }

@@ -85,7 +85,7 @@ impl Store {
     /// records of the tree with these `keys`.
     ///
     /// # Errors
-    /// As [`info`](Self::info).
+    /// Errors of [`info`](Self::info).
     pub fn content(
         disk: Arc<dyn Disk>,
         keys: Range<&[u8]>,
@@ -111,7 +111,7 @@ impl Store {
     /// records as of all durable batches, if the tree can be brought there.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Errors of [`get`](Self::get).
     pub fn content_in_use(&self, keys: Range<&[u8]>, visit: &mut Visit<'_>) -> Result<Content, StoreError> {
         let (log_used, batches) = {
             let state = self.core.state.lock();

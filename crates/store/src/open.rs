@@ -143,7 +143,7 @@ impl Store {
     /// An empty store that forgets: its log, its data and its tree are in memory. For measurements of what stands before a disk.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// Errors of [`create`](Self::create).
     pub fn in_memory(options: Options) -> Result<Store, StoreError> {
         let disk: Arc<dyn Disk> = shared_disk(OverlayDisk::over_nothing());
         let log_size = options.log_size.max(LOG_MIN).next_multiple_of(BLOCK);

@@ -252,7 +252,7 @@ impl Store {
     /// Makes everything durable, brings the tree up to it, and lets others open the store. Nothing can be written any more.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync).
+    /// Errors of [`sync`](Self::sync).
     pub fn close(&self) -> Result<(), StoreError> {
         let mut first = None;
         // Once: a store that was closed may be dropped by a thread that holds locks. A second caller waits for the end.
@@ -264,7 +264,7 @@ impl Store {
     /// Brings the tree up to what is durable, and frees the log.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync).
+    /// Errors of [`sync`](Self::sync).
     pub fn checkpoint(&self) -> Result<(), StoreError> {
         self.core.checkpoint()
     }
@@ -273,7 +273,7 @@ impl Store {
     /// be durable sooner: see [`Added::writes_out`](crate::Added::writes_out).
     ///
     /// # Errors
-    /// As [`sync`](Self::sync).
+    /// Errors of [`sync`](Self::sync).
     pub fn write_out(&self) -> Result<(), StoreError> {
         self.core.write_out()
     }
@@ -325,7 +325,7 @@ impl Store {
     /// What each of `extents` holds. Adjacent extents are read with one call of the disk.
     ///
     /// # Errors
-    /// As [`read_extent`](Self::read_extent).
+    /// Errors of [`read_extent`](Self::read_extent).
     pub fn read_extents(&self, extents: &[&Extent]) -> Result<Vec<Vec<u8>>, StoreError> {
         self.core.segments.read_all(extents)
     }
@@ -338,7 +338,7 @@ impl Store {
     /// Visits the keys of the tree that are at least `from` and below `to`, in their order, until `visit` says false.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Errors of [`get`](Self::get).
     pub fn scan(
         &self,
         from: &[u8],

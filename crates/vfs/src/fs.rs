@@ -110,7 +110,7 @@ impl Fs {
     /// Mounts the root of `superblock` on the directory at `path`.
     ///
     /// # Errors
-    /// As [`Process::mount`].
+    /// Errors of [`Process::mount`].
     pub fn mount(
         &self,
         superblock: Arc<Superblock>,
@@ -123,7 +123,7 @@ impl Fs {
     /// Makes the directory at `from` appear at `to` too.
     ///
     /// # Errors
-    /// As [`Process::bind`].
+    /// Errors of [`Process::bind`].
     pub fn bind(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, flags: MountFlags) -> Result<(), Errno> {
         self.root().bind(from, to, flags)
     }
@@ -131,7 +131,7 @@ impl Fs {
     /// Takes the mount at `path` out of the tree.
     ///
     /// # Errors
-    /// As [`Process::umount`].
+    /// Errors of [`Process::umount`].
     pub fn umount(&self, path: impl AsRef<Path>, flags: UmountFlags) -> Result<(), Errno> {
         self.root().umount(path, flags)
     }
@@ -150,7 +150,7 @@ impl Fs {
     /// ```
     ///
     /// # Errors
-    /// As [`Process::snapshot`].
+    /// Errors of [`Process::snapshot`].
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<Fs, Errno> {
         self.root().snapshot(path).map(Fs::with_superblock)
     }
@@ -170,7 +170,7 @@ impl Fs {
     /// ```
     ///
     /// # Errors
-    /// As [`Process::clone_tree`].
+    /// Errors of [`Process::clone_tree`].
     pub fn clone_tree(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Errno> {
         self.root().clone_tree(from, to)
     }
@@ -204,7 +204,7 @@ impl Fs {
     /// As [`read`](Self::read), as text.
     ///
     /// # Errors
-    /// As [`read`](Self::read); `EINVAL` when the contents are not UTF-8.
+    /// Errors of [`read`](Self::read); `EINVAL` when the contents are not UTF-8.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String, Errno> {
         String::from_utf8(self.read(path)?).map_err(|_| Errno::EINVAL)
     }
@@ -234,7 +234,7 @@ impl Fs {
     /// Creates a directory.
     ///
     /// # Errors
-    /// As [`Process::mkdir`].
+    /// Errors of [`Process::mkdir`].
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
         self.root().mkdir(path, 0o777)
     }
@@ -242,7 +242,7 @@ impl Fs {
     /// Creates a directory and those above it that are missing.
     ///
     /// # Errors
-    /// As [`Process::mkdir`]; `ENOTDIR` when something on the way is no directory.
+    /// Errors of [`Process::mkdir`]; `ENOTDIR` when something on the way is no directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
         let process = self.root();
         let mut partial = PathBuf::new();
@@ -259,7 +259,7 @@ impl Fs {
     /// Removes a file's name.
     ///
     /// # Errors
-    /// As [`Process::unlink`].
+    /// Errors of [`Process::unlink`].
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
         self.root().unlink(path)
     }
@@ -267,7 +267,7 @@ impl Fs {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// As [`Process::rmdir`].
+    /// Errors of [`Process::rmdir`].
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
         self.root().rmdir(path)
     }
@@ -285,7 +285,7 @@ impl Fs {
     /// Moves a name.
     ///
     /// # Errors
-    /// As [`Process::rename`].
+    /// Errors of [`Process::rename`].
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Errno> {
         self.root().rename(from, to)
     }
@@ -324,7 +324,7 @@ impl Fs {
     /// Gives a file a further name.
     ///
     /// # Errors
-    /// As [`Process::link`].
+    /// Errors of [`Process::link`].
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Errno> {
         self.root().link(original, link)
     }
@@ -332,7 +332,7 @@ impl Fs {
     /// Creates the symbolic link `link`, which leads to `target`.
     ///
     /// # Errors
-    /// As [`Process::symlink`].
+    /// Errors of [`Process::symlink`].
     pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Errno> {
         self.root().symlink(target, link)
     }
@@ -340,7 +340,7 @@ impl Fs {
     /// Where a symbolic link leads.
     ///
     /// # Errors
-    /// As [`Process::readlink`].
+    /// Errors of [`Process::readlink`].
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Errno> {
         self.root().readlink(path)
     }

@@ -219,7 +219,7 @@ impl<'g> Namei<'g> {
     /// Walks `path`, from `start` if relative, up to its last component.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Errors of [`find`](Self::find).
     #[inline(always)]
     pub(crate) fn to_parent<'p>(
         &self,

@@ -206,7 +206,7 @@ impl Superblock {
     /// is missing, for the owner of the root alone: in a snapshot, files have the modes that they had when it was taken.
     ///
     /// # Errors
-    /// As [`InodeRef::clone_tree`]; `EACCES` when [`SNAPSHOTS`] is not the root's owner's alone.
+    /// Errors of [`InodeRef::clone_tree`]; `EACCES` when [`SNAPSHOTS`] is not the root's owner's alone.
     pub fn take_snapshot(&self, name: &[u8]) -> Result<(), Errno> {
         let root = self.root();
         let owner = root.stat();

@@ -58,7 +58,7 @@ pub fn ask_status(address: &str, cluster: &str, identity: &Identity) -> io::Resu
 /// As [`ask_status`], for all that is told of the node's mount: what [`Relay::stat`](sluice_fuse::Relay::stat) gives.
 ///
 /// # Errors
-/// As [`ask_status`].
+/// Errors of [`ask_status`].
 pub fn ask_stat(address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
     ask(STAT, address, cluster, identity)
 }

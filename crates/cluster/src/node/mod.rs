@@ -235,7 +235,7 @@ impl Node {
     /// Unmounts.
     ///
     /// # Errors
-    /// As [`Relay::unmount`].
+    /// Errors of [`Relay::unmount`].
     pub fn unmount(&self) -> Result<(), MountError> {
         self.inner.relay.unmount()
     }

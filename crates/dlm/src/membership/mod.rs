@@ -39,32 +39,32 @@ pub trait Membership: Send + Sync {
     /// Prolongs a lease. False if it is over.
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// Errors of [`join`](Self::join).
     fn renew(&self, node: NodeId) -> io::Result<bool>;
     /// Makes `node` master of `shard`, if the last one's epoch is `epoch`, and it has resigned or died.
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// Errors of [`join`](Self::join).
     fn claim(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool>;
     /// Ends a mastership.
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// Errors of [`join`](Self::join).
     fn resign(&self, node: NodeId, shard: ShardId, epoch: u64) -> io::Result<bool>;
     /// Forgets a dead member, which is fenced.
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// Errors of [`join`](Self::join).
     fn fenced(&self, dead: NodeId) -> io::Result<bool>;
     /// A member leaves, and has no locks.
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// Errors of [`join`](Self::join).
     fn leave(&self, node: NodeId) -> io::Result<()>;
     /// The state, as soon as it is newer than `revision`, or after `wait`: not older than when a node joined here.
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// Errors of [`join`](Self::join).
     fn view(&self, revision: u64, wait: Duration) -> io::Result<View>;
 }
 

@@ -161,7 +161,7 @@ impl<E: Effects> Node<E> {
     /// Changes the mode of a lock that is held. The lock stays held in its old mode until the change is possible.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), with the lock that is still held.
+    /// Errors of [`lock`](Self::lock), with the lock that is still held.
     pub fn convert(&self, now: u64, held: Held, want: &Want) -> Result<Submitted, (LockError, Held)> {
         if !self.is_member(now) {
             return Err((LockError::NotMember, held));

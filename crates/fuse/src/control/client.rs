@@ -27,7 +27,7 @@ pub fn locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// `None` as for [`locks`].
 ///
 /// # Errors
-/// As [`locks`].
+/// Errors of [`locks`].
 pub fn hot_locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     ask_about_locks(dir, "hot\n")
 }
@@ -55,7 +55,7 @@ pub fn kernel_locks(dir: &Path) -> io::Result<Vec<u8>> {
 /// [`locks`], or else [`kernel_locks`].
 ///
 /// # Errors
-/// As these.
+/// Errors of both.
 pub fn all_locks(dir: &Path) -> io::Result<Vec<u8>> {
     match locks(dir)? {
         Some(text) => Ok(text),
@@ -66,7 +66,7 @@ pub fn all_locks(dir: &Path) -> io::Result<Vec<u8>> {
 /// The counts of the server of the sluicefs mount that holds `dir`: one line of JSON. `None` if there is no server.
 ///
 /// # Errors
-/// As [`locks`].
+/// Errors of [`locks`].
 pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     ask_at(dir, "stat\n")?.map(unwrap).transpose()
 }
@@ -75,7 +75,7 @@ pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// server.
 ///
 /// # Errors
-/// As [`locks`].
+/// Errors of [`locks`].
 pub fn server_of(dir: &Path) -> io::Result<Option<u32>> {
     let Some(answer) = ask_at(dir, "server\n")? else { return Ok(None) };
     let number = String::from_utf8(unwrap(answer)?).unwrap_or_default();
@@ -86,7 +86,7 @@ pub fn server_of(dir: &Path) -> io::Result<Option<u32>> {
 /// process numbers are those of its own namespace.
 ///
 /// # Errors
-/// As [`locks`].
+/// Errors of [`locks`].
 pub fn is_elsewhere(dir: &Path) -> io::Result<bool> {
     let answer = ask_at(dir, "namespace\n")?.map(unwrap).transpose()?;
     Ok(answer.is_some_and(|theirs| theirs != pid_namespace().into_bytes()))
@@ -97,7 +97,7 @@ pub fn is_elsewhere(dir: &Path) -> io::Result<bool> {
 /// programs have open the kernel knows. `None` if there is no server.
 ///
 /// # Errors
-/// As [`locks`].
+/// Errors of [`locks`].
 pub fn library_files(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     ask_at(dir, "files\n")?.map(unwrap).transpose()
 }
@@ -106,7 +106,7 @@ pub fn library_files(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// [`InodeRef::clone_tree`](sluice_vfs::InodeRef::clone_tree). Waits as long as that takes. `None` if there is no server.
 ///
 /// # Errors
-/// As [`locks`]; what `clone_tree` says, as a line.
+/// Errors of [`locks`]; what `clone_tree` says, as a line.
 pub fn clone_tree(from: &Path, to: &Path) -> io::Result<Option<()>> {
     let name = to.file_name().ok_or_else(|| io::Error::from_raw_os_error(Errno::EEXIST.raw()))?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -129,7 +129,7 @@ pub fn clone_tree(from: &Path, to: &Path) -> io::Result<Option<()>> {
 /// [`Superblock::take_snapshot`](sluice_vfs::Superblock::take_snapshot). `None` if there is no server.
 ///
 /// # Errors
-/// As [`clone_tree`].
+/// Errors of [`clone_tree`].
 pub fn take_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
     order(device_of(dir)?, "take-snapshot\n", name)
 }
@@ -137,7 +137,7 @@ pub fn take_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
 /// Removes the snapshot `name` of the sluicefs mount that holds `dir`. `None` if there is no server.
 ///
 /// # Errors
-/// As [`clone_tree`].
+/// Errors of [`clone_tree`].
 pub fn drop_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
     order(device_of(dir)?, "drop-snapshot\n", name)
 }
@@ -145,7 +145,7 @@ pub fn drop_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
 /// The snapshots of the sluicefs mount that holds `dir`, by name. `None` if there is no server.
 ///
 /// # Errors
-/// As [`locks`].
+/// Errors of [`locks`].
 pub fn snapshots(dir: &Path) -> io::Result<Option<Vec<OsString>>> {
     let answer = ask_at(dir, "snapshots\n")?.map(unwrap).transpose()?;
     let names = |answer: Vec<u8>| {
@@ -179,7 +179,7 @@ pub fn stat_of_device(device: (u32, u32)) -> io::Result<Option<Vec<u8>>> {
 /// [`Superblock::content`](sluice_vfs::Superblock::content). `None` if there is no server.
 ///
 /// # Errors
-/// As [`stat_of_device`]; when its mount has no store.
+/// Errors of [`stat_of_device`]; when its mount has no store.
 pub fn content_of_device(device: (u32, u32)) -> io::Result<Option<(StoreContent, u64)>> {
     let Some(answer) = ask(device, b"content\n", Some(ANSWER_PATIENCE))?.map(unwrap).transpose()? else {
         return Ok(None);

@@ -115,7 +115,7 @@ pub fn faults(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// Injects `rule`; see [`Superblock::inject`](sluice_vfs::Superblock::inject). It acts when this returns: its number, as a line.
 ///
 /// # Errors
-/// As [`faults`]; what is wrong with the rule, as a line.
+/// Errors of [`faults`]; what is wrong with the rule, as a line.
 pub fn inject(dir: &Path, rule: &str) -> io::Result<Option<Vec<u8>>> {
     order_at(dir, &format!("inject\n{}\n{rule}", rule.len()))
 }
@@ -123,7 +123,7 @@ pub fn inject(dir: &Path, rule: &str) -> io::Result<Option<Vec<u8>>> {
 /// Takes a rule away, or all.
 ///
 /// # Errors
-/// As [`faults`]; that there is no such rule.
+/// Errors of [`faults`]; that there is no such rule.
 pub fn clear_faults(dir: &Path, id: Option<u64>) -> io::Result<Option<Vec<u8>>> {
     let order = id.map_or("clear-faults\n".into(), |id| format!("clear-fault\n{id} 0\n"));
     order_at(dir, &order)
@@ -132,7 +132,7 @@ pub fn clear_faults(dir: &Path, id: Option<u64>) -> io::Result<Option<Vec<u8>>> 
 /// Begins to track what a crash would leave; see [`Superblock::track_crashes`](sluice_vfs::Superblock::track_crashes).
 ///
 /// # Errors
-/// As [`faults`]; why it cannot be.
+/// Errors of [`faults`]; why it cannot be.
 pub fn track_crashes(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     order_at(dir, "track-crashes\n")
 }
@@ -141,7 +141,7 @@ pub fn track_crashes(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// lost, and the path.
 ///
 /// # Errors
-/// As [`faults`]; that crashes are not tracked.
+/// Errors of [`faults`]; that crashes are not tracked.
 pub fn unsynced(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     order_at(dir, "unsynced\n")
 }
@@ -150,7 +150,7 @@ pub fn unsynced(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// see [`Superblock::crash_clone`](sluice_vfs::Superblock::crash_clone).
 ///
 /// # Errors
-/// As [`unsynced`].
+/// Errors of [`unsynced`].
 pub fn crash_clone(dir: &Path, seed: u64) -> io::Result<Option<Vec<u8>>> {
     order_at(dir, &format!("crash-clone\n{seed} 0\n"))
 }

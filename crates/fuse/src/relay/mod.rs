@@ -342,10 +342,10 @@ impl Relay {
         self.0.state.lock().threads > 0
     }
 
-    /// Unmounts, as [`Mount::unmount`](crate::Mount::unmount).
+    /// Unmounts, like [`Mount::unmount`](crate::Mount::unmount).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Mount::unmount`](crate::Mount::unmount).
     pub fn unmount(&self) -> Result<(), MountError> {
         self.0.unmount()
     }

@@ -99,7 +99,7 @@ impl Relay {
     /// number of this mount. See [`attach`](Self::attach).
     ///
     /// # Errors
-    /// As [`Host::admit`].
+    /// Errors of [`Host::admit`].
     pub fn attach_host(
         &self,
         host: &Host,
@@ -115,7 +115,7 @@ impl Relay {
     /// The first part of [`attach_host`](Self::attach_host), which takes longer the more the kernel holds.
     ///
     /// # Errors
-    /// As [`Host::admit`].
+    /// Errors of [`Host::admit`].
     pub fn restore_host(
         &self,
         host: &Host,

@@ -60,7 +60,7 @@ pub(crate) fn contend(cpus: usize, time: Duration, round: impl Fn() + Sync) -> R
 /// As [`contend`], on `tasks` threads in turn on these CPUs; `round` is told which thread it is.
 ///
 /// # Errors
-/// As [`contend`].
+/// Errors of [`contend`].
 pub(crate) fn contend_as(
     (cpus, tasks): (usize, usize),
     time: Duration,

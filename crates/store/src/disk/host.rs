@@ -76,7 +76,7 @@ impl HostDisk {
     /// Takes `dir` for reading, beside other readers: the directory cannot be changed.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock).
+    /// Errors of [`lock`](Self::lock).
     pub fn lock_read_only(dir: &Path) -> Result<HostDisk, StoreError> {
         HostDisk::locked(dir, FlockOperation::NonBlockingLockShared)
     }

@@ -96,7 +96,7 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// As [`read_at`](Self::read_at), and past copies that are nearer and may be damaged, where a disk has such.
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at).
+    /// Errors of [`read_at`](Self::read_at).
     fn read_anew(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_at(buf, offset)
     }
@@ -117,7 +117,7 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// returns, and so are earlier writes by this method. What `write_at` wrote may not be.
     ///
     /// # Errors
-    /// As these.
+    /// Errors of both.
     fn write_through(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(buf, offset)?;
         self.sync()

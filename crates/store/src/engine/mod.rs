@@ -90,7 +90,7 @@ pub trait Engine: Send + Sync {
     /// Visits the keys that are at least `from` and below `to`, in their order.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Errors of [`get`](Self::get).
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError>;
 
     /// Fetches the first records of each of `ranges` side by side, as a scan of the range comes soon. For an engine that fetches from far away.
@@ -99,7 +99,7 @@ pub trait Engine: Send + Sync {
     /// The position that was given to the last [`apply`](Self::apply); none before the first.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Errors of [`get`](Self::get).
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Requests to a server since it was opened.

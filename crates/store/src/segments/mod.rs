@@ -246,7 +246,7 @@ impl Segments {
     /// What each of `extents` holds. Adjacent extents are read with one call of the disk.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Errors of [`read`](Self::read).
     pub(crate) fn read_all(&self, extents: &[&Extent]) -> Result<Vec<Vec<u8>>, StoreError> {
         let touches = |one: &&Extent, next: &&Extent| {
             let (one, next) = (one.span(), next.span());

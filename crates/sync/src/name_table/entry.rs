@@ -258,7 +258,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
     /// See [`Entry::insert`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns `value`, in the cases of [`Entry::insert`].
     pub fn insert(&mut self, value: V, weight: u8) -> Result<u64, V> {
         self.entry().insert(value, weight)
     }

@@ -258,7 +258,7 @@ impl<'g, V: Clone + Send + Sync + 'static> Recorder<'g, V> {
     /// The next step: what `name` stands for in `table`, as [`NameTable::get`].
     ///
     /// # Panics
-    /// As there.
+    /// In the cases of [`NameTable::get`].
     pub fn step(&mut self, table: &'g NameTable<V>, hash: u64, name: &[u8]) -> Option<&'g V> {
         // Before the entry: if the table gets another array meanwhile, no step leads there.
         let array = table.chains.identity();

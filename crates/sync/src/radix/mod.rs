@@ -111,7 +111,7 @@ impl<O: Object, S> RadixTree<O, S> {
     /// The first object whose number is in `range`, with its number.
     ///
     /// # Panics
-    /// As [`get`](Self::get).
+    /// In the cases of [`get`](Self::get).
     pub fn first_in<'g>(&'g self, guard: &'g Guard<'_>, range: Range<u64>) -> Option<(u64, &'g O::Target)> {
         assert!(guard.is_of(domain()), "the read section belongs to another domain");
         let (index, object) = self.find_in(range)?;
@@ -122,7 +122,7 @@ impl<O: Object, S> RadixTree<O, S> {
     /// Whether the tree shares all its objects, and the nodes that lead to them, with another.
     ///
     /// # Panics
-    /// As [`get`](Self::get).
+    /// In the cases of [`get`](Self::get).
     pub fn are_shared(&self, guard: &Guard<'_>) -> bool {
         assert!(guard.is_of(domain()), "the read section belongs to another domain");
         // SAFETY: found inside the section and T2.

@@ -143,7 +143,7 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
     /// As [`insert`](Self::insert); calls `prepare` before anybody can find the object, and returns its result.
     ///
     /// # Panics
-    /// As [`insert`](Self::insert).
+    /// In the cases of [`insert`](Self::insert).
     pub fn insert_with<R>(self, index: u64, object: O, prepare: impl FnOnce(&'w O::Target) -> R) -> R {
         assert!(node::reaches(HEIGHT_MAX, index), "no place for number {index}");
         let object = object.into_raw();

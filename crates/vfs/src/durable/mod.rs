@@ -381,7 +381,7 @@ impl Shared {
     /// limit.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin).
+    /// Errors of [`begin`](Self::begin).
     ///
     /// `section` is [none](Section::none) before the call; the caller provides it because it is large and mostly empty.
     #[inline]
@@ -409,7 +409,7 @@ impl Shared {
     /// The prefix of `data` that may be written to `inode`.
     ///
     /// # Errors
-    /// As [`may_grow`](Self::may_grow), and those that are injected.
+    /// Errors of [`may_grow`](Self::may_grow), and those that are injected.
     #[inline]
     pub(crate) fn may_write<'d>(&self, inode: &Inode, data: &'d [u8]) -> Result<&'d [u8], Errno> {
         if self.has_no_hooks() {
@@ -433,7 +433,7 @@ impl Shared {
     /// As [`sync`](Self::sync), for the sake of file `ino`, if one is given: for that alone what is tracked counts as durable.
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`sync`](Self::sync).
     fn sync_noting(&self, ino: Option<u64>) -> Result<(), Errno> {
         let watch = self.watch().filter(|_| self.has_hook(hook::CRASHES));
         let done_by_now = watch.map(Watch::now);
@@ -447,7 +447,7 @@ impl Shared {
     /// As [`sync`](Self::sync), for the sake of `inode`.
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`sync`](Self::sync).
     pub(crate) fn sync_inode(&self, inode: &Inode) -> Result<(), Errno> {
         inode.meet_faults(Calls::FSYNC)?;
         // After an error of the store its own answer counts.
@@ -463,7 +463,7 @@ impl Shared {
     /// The file system is closed: see [`Superblock::close`](crate::Superblock::close).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Superblock::close`](crate::Superblock::close).
     pub(crate) fn close(&self) -> Result<(), Errno> {
         let Some(durable) = self.durable() else { return Ok(()) };
         durable.sweep();

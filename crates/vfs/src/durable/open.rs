@@ -49,18 +49,18 @@ impl Superblock {
         Superblock::open_on(disk, options)
     }
 
-    /// As [`create`](Self::create), on any disk.
+    /// Creates a file system in a new store on `disk`; see [`create`](Self::create).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`create`](Self::create).
     pub fn create_on(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Superblock>, StoreError> {
         Superblock::create_in(Store::create(disk, store_options(&options))?, options)
     }
 
-    /// As [`create`](Self::create), in a store that was just made.
+    /// Creates a file system in `store`, which is new; see [`create`](Self::create).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`create`](Self::create).
     pub fn create_in(store: Store, options: Options) -> Result<Arc<Superblock>, StoreError> {
         let durable = Durable::new(store, 0, false, options.memory_limit);
         let superblock = Superblock::with_store(options, durable, 0, |shared| Ok(Shared::new_root(shared)));
@@ -73,18 +73,18 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// As [`open`](Self::open), on any disk.
+    /// Opens the file system in the store on `disk`; see [`open`](Self::open).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`open`](Self::open).
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Arc<Superblock>, StoreError> {
         Superblock::open_in(Store::open(disk, store_options(&options))?, options)
     }
 
-    /// As [`open`](Self::open), in a store that was opened.
+    /// Opens the file system in `store`, which is open; see [`open`](Self::open).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`open`](Self::open).
     pub fn open_in(store: Store, options: Options) -> Result<Arc<Superblock>, StoreError> {
         let common = store.get(&Key::common())?;
         let common = common.as_deref().and_then(record::decode_common);
@@ -118,7 +118,7 @@ impl Superblock {
     /// the superblock does the same, but some time later, and nobody is told of an error.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync).
+    /// Errors of [`sync`](Self::sync).
     pub fn close(&self) -> Result<(), Errno> {
         self.root().shared.close()
     }
@@ -183,7 +183,7 @@ impl Inode {
     /// Makes the file durable, and all earlier changes of its file system with it. In memory that is nothing.
     ///
     /// # Errors
-    /// As [`Superblock::sync`].
+    /// Errors of [`Superblock::sync`].
     pub fn sync(&self) -> Result<(), Errno> {
         self.shared.sync_inode(self)
     }
@@ -191,7 +191,7 @@ impl Inode {
     /// Makes the whole file system durable, for an fsync of one file that means all.
     ///
     /// # Errors
-    /// As [`Superblock::sync`].
+    /// Errors of [`Superblock::sync`].
     pub(crate) fn sync_all(&self) -> Result<(), Errno> {
         self.meet_faults(Calls::FSYNC)?;
         self.shared.sync()
@@ -217,7 +217,7 @@ impl Fs {
     /// ```
     ///
     /// # Errors
-    /// As [`Superblock::create`].
+    /// Errors of [`Superblock::create`].
     pub fn create(dir: impl AsRef<Path>, options: Options) -> Result<Fs, StoreError> {
         Superblock::create(dir, options).map(Fs::with_superblock)
     }
@@ -225,7 +225,7 @@ impl Fs {
     /// Opens the file system in the directory `dir` of the host.
     ///
     /// # Errors
-    /// As [`Superblock::open`].
+    /// Errors of [`Superblock::open`].
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Fs, StoreError> {
         Superblock::open(dir, options).map(Fs::with_superblock)
     }
@@ -233,7 +233,7 @@ impl Fs {
     /// Makes an empty file system in a store that was just made, such as one in an object store.
     ///
     /// # Errors
-    /// As [`Superblock::create`].
+    /// Errors of [`Superblock::create`].
     pub fn create_in(store: Store, options: Options) -> Result<Fs, StoreError> {
         Superblock::create_in(store, options).map(Fs::with_superblock)
     }
@@ -241,7 +241,7 @@ impl Fs {
     /// Opens the file system in a store that was opened.
     ///
     /// # Errors
-    /// As [`Superblock::open`].
+    /// Errors of [`Superblock::open`].
     pub fn open_in(store: Store, options: Options) -> Result<Fs, StoreError> {
         Superblock::open_in(store, options).map(Fs::with_superblock)
     }
@@ -249,7 +249,7 @@ impl Fs {
     /// Makes everything durable in every file system of the tree.
     ///
     /// # Errors
-    /// As [`Superblock::sync`]: the first, when all were tried.
+    /// Errors of [`Superblock::sync`]: the first, when all were tried.
     pub fn sync(&self) -> Result<(), Errno> {
         let superblocks = self.mounts().superblocks();
         superblocks.iter().map(|superblock| superblock.sync()).fold(Ok(()), Result::and)

@@ -154,7 +154,7 @@ impl InodeRef {
     /// leaves. Called as [`contents`](Self::contents).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`contents`](Self::contents).
     pub(crate) fn contents_to_copy<'i>(
         &'i self,
         bytes: Range<u64>,
@@ -271,7 +271,7 @@ impl Sharing<'_> {
     /// Copies, and says how much was copied; `None` if that must be done without sharing.
     ///
     /// # Errors
-    /// As [`copy_from`](crate::data::FileData::copy_from).
+    /// Errors of [`copy_from`](crate::data::FileData::copy_from).
     pub(crate) fn copy(&self, section: &Section<'_>) -> Result<Option<u64>, Errno> {
         let Sharing { source: (source, _), target: (target, stored), .. } = *self;
         let (bytes, to_offset) = (self.bytes.clone(), self.to_offset);

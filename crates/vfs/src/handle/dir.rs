@@ -27,7 +27,7 @@ impl Dir {
     /// Opens the directory at `path`, as the superuser.
     ///
     /// # Errors
-    /// As [`Process::open`]; `ENOTDIR`.
+    /// Errors of [`Process::open`]; `ENOTDIR`.
     pub fn open(fs: &Fs, path: impl AsRef<Path>) -> Result<Dir, Errno> {
         Dir::open_as(&Arc::new(fs.process(Cred::root())), path)
     }
@@ -35,7 +35,7 @@ impl Dir {
     /// Opens the directory at `path` as `process` sees it, with a descriptor of that process.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn open_as(process: &Arc<Process>, path: impl AsRef<Path>) -> Result<Dir, Errno> {
         Dir::open_in(process, Fd::CWD, path.as_ref())
     }
@@ -47,7 +47,7 @@ impl Dir {
     /// Opens a directory below.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Dir, Errno> {
         Dir::open_in(&self.0.process, self.0.fd, path.as_ref())
     }
@@ -55,7 +55,7 @@ impl Dir {
     /// Opens a file below.
     ///
     /// # Errors
-    /// As [`OpenOptions::open`].
+    /// Errors of [`OpenOptions::open`].
     pub fn open_file(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File, Errno> {
         options.open_in(&self.0.process, self.0.fd, path.as_ref())
     }
@@ -63,7 +63,7 @@ impl Dir {
     /// Creates a directory with these permission bits, less the umask.
     ///
     /// # Errors
-    /// As [`Process::mkdir`].
+    /// Errors of [`Process::mkdir`].
     pub fn create_dir(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Errno> {
         self.0.process.mkdirat(self.0.fd, path, mode)
     }
@@ -71,7 +71,7 @@ impl Dir {
     /// Removes a file's name.
     ///
     /// # Errors
-    /// As [`Process::unlink`].
+    /// Errors of [`Process::unlink`].
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
         self.0.process.unlinkat(self.0.fd, path, AtFlags::empty())
     }
@@ -79,7 +79,7 @@ impl Dir {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// As [`Process::rmdir`].
+    /// Errors of [`Process::rmdir`].
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Errno> {
         self.0.process.unlinkat(self.0.fd, path, AtFlags::REMOVEDIR)
     }
@@ -87,7 +87,7 @@ impl Dir {
     /// Moves a name, to the same or to another directory of the same process.
     ///
     /// # Errors
-    /// As [`Process::rename`]; `EBADF` when `to` was opened as another process.
+    /// Errors of [`Process::rename`]; `EBADF` when `to` was opened as another process.
     pub fn rename(&self, name: impl AsRef<Path>, to: &Dir, new: impl AsRef<Path>) -> Result<(), Errno> {
         if !Arc::ptr_eq(&self.0.process, &to.0.process) {
             return Err(Errno::EBADF);
@@ -98,7 +98,7 @@ impl Dir {
     /// Where a symbolic link leads.
     ///
     /// # Errors
-    /// As [`Process::readlink`].
+    /// Errors of [`Process::readlink`].
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Errno> {
         self.0.process.readlinkat(self.0.fd, path)
     }

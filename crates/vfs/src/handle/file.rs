@@ -30,7 +30,7 @@ impl File {
     /// Opens a file for reading, as the superuser.
     ///
     /// # Errors
-    /// As [`Process::open`].
+    /// Errors of [`Process::open`].
     pub fn open(fs: &Fs, path: impl AsRef<Path>) -> Result<File, Errno> {
         OpenOptions::new().read(true).open(fs, path)
     }
@@ -38,7 +38,7 @@ impl File {
     /// Opens a file for reading and writing, as the superuser; makes it, or makes it empty.
     ///
     /// # Errors
-    /// As [`Process::open`].
+    /// Errors of [`Process::open`].
     pub fn create(fs: &Fs, path: impl AsRef<Path>) -> Result<File, Errno> {
         OpenOptions::new().read(true).write(true).create(true).truncate(true).open(fs, path)
     }
@@ -60,7 +60,7 @@ impl File {
     /// Reads at `offset`, and leaves the position alone. Fewer bytes than `buf` has mean the end of the file.
     ///
     /// # Errors
-    /// As [`Process::pread`].
+    /// Errors of [`Process::pread`].
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
         let (process, fd) = self.descriptor();
         process.pread(fd, buf, offset_of(offset)?)
@@ -69,7 +69,7 @@ impl File {
     /// Writes at `offset`, and leaves the position alone. Returns the bytes written.
     ///
     /// # Errors
-    /// As [`Process::pwrite`].
+    /// Errors of [`Process::pwrite`].
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize, Errno> {
         let (process, fd) = self.descriptor();
         process.pwrite(fd, data, offset_of(offset)?)
@@ -78,7 +78,7 @@ impl File {
     /// Writes all of `data` at `offset`, and leaves the position alone.
     ///
     /// # Errors
-    /// As [`Process::pwrite`]; some of `data` may be written then.
+    /// Errors of [`Process::pwrite`]; some of `data` may be written then.
     pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<(), Errno> {
         while !data.is_empty() {
             let written = self.write_at(data, offset)?;
@@ -91,7 +91,7 @@ impl File {
     /// Makes the file `size` bytes long.
     ///
     /// # Errors
-    /// As [`Process::ftruncate`].
+    /// Errors of [`Process::ftruncate`].
     pub fn set_len(&self, size: u64) -> Result<(), Errno> {
         let (process, fd) = self.descriptor();
         process.ftruncate(fd, offset_of(size)?)
@@ -100,7 +100,7 @@ impl File {
     /// Makes contents and attributes durable.
     ///
     /// # Errors
-    /// As [`Process::fsync`].
+    /// Errors of [`Process::fsync`].
     pub fn sync_all(&self) -> Result<(), Errno> {
         let (process, fd) = self.descriptor();
         process.fsync(fd)
@@ -109,7 +109,7 @@ impl File {
     /// Makes the contents durable, and what is needed to read them.
     ///
     /// # Errors
-    /// As [`Process::fdatasync`].
+    /// Errors of [`Process::fdatasync`].
     pub fn sync_data(&self) -> Result<(), Errno> {
         let (process, fd) = self.descriptor();
         process.fdatasync(fd)
@@ -126,7 +126,7 @@ impl File {
     /// Sets the permission bits.
     ///
     /// # Errors
-    /// As [`Process::fchmod`].
+    /// Errors of [`Process::fchmod`].
     pub fn set_permissions(&self, mode: u32) -> Result<(), Errno> {
         let (process, fd) = self.descriptor();
         process.fchmod(fd, mode)
@@ -135,7 +135,7 @@ impl File {
     /// Locks the whole file for itself alone, and waits for it (`flock`). The lock ends with the last clone of the handle.
     ///
     /// # Errors
-    /// As [`Process::flock_wait`].
+    /// Errors of [`Process::flock_wait`].
     pub fn lock(&self) -> Result<(), Errno> {
         self.flock_wait(FlockOperation::Exclusive)
     }
@@ -143,7 +143,7 @@ impl File {
     /// As [`lock`](Self::lock), shared with other shared locks.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock).
+    /// Errors of [`lock`](Self::lock).
     pub fn lock_shared(&self) -> Result<(), Errno> {
         self.flock_wait(FlockOperation::Shared)
     }
@@ -170,7 +170,7 @@ impl File {
     /// As [`try_lock`](Self::try_lock), shared with other shared locks.
     ///
     /// # Errors
-    /// As [`try_lock`](Self::try_lock).
+    /// Errors of [`try_lock`](Self::try_lock).
     pub fn try_lock_shared(&self) -> Result<(), Errno> {
         self.flock(FlockOperation::Shared)
     }
@@ -178,7 +178,7 @@ impl File {
     /// Gives up the lock of the whole file.
     ///
     /// # Errors
-    /// As [`Process::flock`].
+    /// Errors of [`Process::flock`].
     pub fn unlock(&self) -> Result<(), Errno> {
         self.flock(FlockOperation::Unlock)
     }
@@ -200,7 +200,7 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`Process::ofd_setlkw`]; `EINVAL` for an empty range.
+    /// Errors of [`Process::ofd_setlkw`]; `EINVAL` for an empty range.
     pub fn lock_range(&self, range: impl RangeBounds<u64>, kind: LockType) -> Result<(), Errno> {
         let (process, fd) = self.descriptor();
         process.ofd_setlkw(fd, &lock_of(&range, kind)?, &Cancel::new())
@@ -209,7 +209,7 @@ impl File {
     /// As [`lock_range`](Self::lock_range), without waiting.
     ///
     /// # Errors
-    /// As [`Process::ofd_setlk`]; `EINVAL` for an empty range.
+    /// Errors of [`Process::ofd_setlk`]; `EINVAL` for an empty range.
     pub fn try_lock_range(&self, range: impl RangeBounds<u64>, kind: LockType) -> Result<(), Errno> {
         let (process, fd) = self.descriptor();
         process.ofd_setlk(fd, &lock_of(&range, kind)?)

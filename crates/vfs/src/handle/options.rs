@@ -100,7 +100,7 @@ impl OpenOptions {
     /// Opens the file at `path` as the superuser, with umask 022.
     ///
     /// # Errors
-    /// As [`Process::open`](crate::Process::open); `EINVAL` for options that contradict each other.
+    /// Errors of [`Process::open`](crate::Process::open); `EINVAL` for options that contradict each other.
     pub fn open(&self, fs: &Fs, path: impl AsRef<Path>) -> Result<File, Errno> {
         self.open_in(&Arc::new(fs.process(Cred::root())), Fd::CWD, path.as_ref())
     }
@@ -108,7 +108,7 @@ impl OpenOptions {
     /// Opens the file at `path` as `process` sees it, with a descriptor of that process.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Errors of [`open`](Self::open).
     pub fn open_as(&self, process: &Arc<crate::Process>, path: impl AsRef<Path>) -> Result<File, Errno> {
         self.open_in(process, Fd::CWD, path.as_ref())
     }

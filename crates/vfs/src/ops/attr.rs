@@ -148,7 +148,7 @@ impl InodeRef {
     /// Makes one operation of `attempt`, which changes attributes of this inode.
     ///
     /// # Errors
-    /// As [`Shared::operate`](crate::superblock::Shared::operate).
+    /// Errors of [`Shared::operate`](crate::superblock::Shared::operate).
     pub(crate) fn change_attributes(
         &self,
         cred: &Cred,

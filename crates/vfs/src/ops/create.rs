@@ -222,7 +222,7 @@ impl InodeRef {
     /// directory will do, as on Linux.
     ///
     /// # Errors
-    /// As [`InodeRef::create`].
+    /// Errors of [`InodeRef::create`].
     pub fn create_unnamed(&self, cred: &Cred, new: &NewInode<'_>) -> Result<InodeRef, Errno> {
         self.as_dir()?;
         self.may_change_names(cred)?;

@@ -29,7 +29,7 @@ impl Inode {
 }
 
 impl InodeRef {
-    /// As [`read_at`](Self::read_at), if nobody is waited for.
+    /// The variant of [`read_at`](Self::read_at) that never waits.
     #[inline]
     pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8], update_atime: bool) -> AtOnce<usize> {
         if self.has(flag::CACHED) || self.shared.has_hook(hook::FAULTS) {
@@ -96,7 +96,7 @@ impl InodeRef {
     /// cache above may have bytes for it, it writes them there, or fails.
     ///
     /// # Errors
-    /// As [`seek_data`](Self::seek_data) and [`seek_hole`](Self::seek_hole); those of `fill`.
+    /// Errors of [`seek_data`](Self::seek_data) and [`seek_hole`](Self::seek_hole); those of `fill`.
     pub fn seek_contents<E: From<Errno>>(
         &self,
         offset: u64,
@@ -207,7 +207,7 @@ impl InodeRef {
     /// and set-ID bits stay as they are.
     ///
     /// # Errors
-    /// As [`InodeRef::write_at`].
+    /// Errors of [`InodeRef::write_at`].
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let needs = offset..offset.saturating_add(data.len() as u64);
         self.write_contents(cred, needs, data, |contents, data| {
@@ -221,7 +221,7 @@ impl InodeRef {
     /// since is gone. Set-ID bits stay, and so do the times if the caller moves them later.
     ///
     /// # Errors
-    /// As [`InodeRef::write_at`].
+    /// Errors of [`InodeRef::write_at`].
     pub fn write_within(
         &self,
         cred: &Cred,
@@ -246,7 +246,7 @@ impl InodeRef {
     /// how much was written.
     ///
     /// # Errors
-    /// As [`InodeRef::write_at`].
+    /// Errors of [`InodeRef::write_at`].
     pub fn append(&self, cred: &Cred, data: &[u8]) -> Result<(u64, usize), Errno> {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
         let needs = self.size().saturating_sub(1)..u64::MAX;

@@ -241,7 +241,7 @@ impl Inode {
     /// Checks that `name` can be the name of an entry of this directory.
     ///
     /// # Errors
-    /// As [`check_name`]; `ENOENT` first, if the directory was removed.
+    /// Errors of [`check_name`]; `ENOENT` first, if the directory was removed.
     pub(crate) fn check_name(&self, name: &[u8]) -> Result<(), Errno> {
         check_name(name).map_err(|error| self.gone_or(error))
     }

@@ -235,7 +235,7 @@ impl InodeRef {
     /// Removes attribute `name`.
     ///
     /// # Errors
-    /// As [`InodeRef::set_xattr`].
+    /// Errors of [`InodeRef::set_xattr`].
     pub fn remove_xattr(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
         check_xattr_name(name)?;
         let space = Namespace::of(name);

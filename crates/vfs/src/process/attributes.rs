@@ -44,7 +44,7 @@ impl Process {
     /// As [`fstatat`](Self::fstatat), with creation time and mount.
     ///
     /// # Errors
-    /// As [`fstatat`](Self::fstatat).
+    /// Errors of [`fstatat`](Self::fstatat).
     pub fn statx(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Statx, Errno> {
         if flags.contains(AtFlags::STATX_FORCE_SYNC | AtFlags::STATX_DONT_SYNC) {
             return Err(Errno::EINVAL);
@@ -83,7 +83,7 @@ impl Process {
     /// As [`chmod`](Self::chmod), relative to `dir`.
     ///
     /// # Errors
-    /// As [`chmod`](Self::chmod); `EOPNOTSUPP` for a symbolic link itself; `EINVAL` for other flags.
+    /// Errors of [`chmod`](Self::chmod); `EOPNOTSUPP` for a symbolic link itself; `EINVAL` for other flags.
     pub fn fchmodat(&self, dir: Fd, path: impl AsRef<Path>, mode: u32, flags: AtFlags) -> Result<(), Errno> {
         check_flags(flags)?;
         let location = self.resolve_at(dir, path.as_ref(), flags)?;
@@ -105,7 +105,7 @@ impl Process {
     /// As [`chown`](Self::chown), of a symbolic link itself.
     ///
     /// # Errors
-    /// As [`chown`](Self::chown).
+    /// Errors of [`chown`](Self::chown).
     pub fn lchown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
         self.fchownat(Fd::CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
     }
@@ -121,7 +121,7 @@ impl Process {
     /// As [`chown`](Self::chown), relative to `dir`.
     ///
     /// # Errors
-    /// As [`chown`](Self::chown); `EINVAL` for unknown flags.
+    /// Errors of [`chown`](Self::chown); `EINVAL` for unknown flags.
     pub fn fchownat(
         &self,
         dir: Fd,
@@ -160,7 +160,7 @@ impl Process {
     /// path, as on Linux.
     ///
     /// # Errors
-    /// As [`utimens`](Self::utimens); `EINVAL` for unknown flags.
+    /// Errors of [`utimens`](Self::utimens); `EINVAL` for unknown flags.
     pub fn utimensat(
         &self,
         dir: Fd,
@@ -215,7 +215,7 @@ impl Process {
     /// As [`access`](Self::access), relative to `dir`.
     ///
     /// # Errors
-    /// As [`access`](Self::access).
+    /// Errors of [`access`](Self::access).
     pub fn faccessat(
         &self,
         dir: Fd,
@@ -249,7 +249,7 @@ impl Process {
     /// on.
     ///
     /// # Errors
-    /// As [`readlink`](Self::readlink); `ENOENT` for an empty path when `dir` is no symbolic link.
+    /// Errors of [`readlink`](Self::readlink); `ENOENT` for an empty path when `dir` is no symbolic link.
     pub fn readlinkat(&self, dir: Fd, path: impl AsRef<Path>) -> Result<PathBuf, Errno> {
         let path = path.as_ref();
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;

@@ -34,7 +34,7 @@ impl Process {
     /// `visit` runs in a read section, in which no inode and no name is freed: it must be quick, and make no calls.
     ///
     /// # Errors
-    /// As [`getdents`](Self::getdents).
+    /// Errors of [`getdents`](Self::getdents).
     pub fn visit_entries(&self, fd: Fd, visit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;

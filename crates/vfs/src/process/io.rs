@@ -25,7 +25,7 @@ impl Process {
     /// As [`read`](Self::read), into several buffers one after the other, as one read.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Errors of [`read`](Self::read).
     pub fn readv(&self, fd: Fd, bufs: &mut [&mut [u8]]) -> Result<usize, Errno> {
         if nothing_asked(bufs) {
             return self.borrow(fd, |file| file.check_readable().map(|()| 0));
@@ -58,7 +58,7 @@ impl Process {
     /// Reads at `offset`, leaving the position alone.
     ///
     /// # Errors
-    /// As [`read`](Self::read); `EINVAL` for a negative offset.
+    /// Errors of [`read`](Self::read); `EINVAL` for a negative offset.
     pub fn pread(&self, fd: Fd, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
         self.read_at(fd, &mut [buf], offset, false)
     }
@@ -66,7 +66,7 @@ impl Process {
     /// As [`pread`](Self::pread), into several buffers.
     ///
     /// # Errors
-    /// As [`pread`](Self::pread).
+    /// Errors of [`pread`](Self::pread).
     pub fn preadv(&self, fd: Fd, bufs: &mut [&mut [u8]], offset: i64) -> Result<usize, Errno> {
         self.read_at(fd, bufs, offset, nothing_asked(bufs))
     }
@@ -137,7 +137,7 @@ impl Process {
     /// As [`write`](Self::write), from several buffers one after the other, as one write.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Errors of [`write`](Self::write).
     pub fn writev(&self, fd: Fd, bufs: &[&[u8]]) -> Result<usize, Errno> {
         match bufs {
             [one] => self.write(fd, one),
@@ -149,7 +149,7 @@ impl Process {
     /// all the same, as on Linux.
     ///
     /// # Errors
-    /// As [`write`](Self::write); `EINVAL` for a negative offset.
+    /// Errors of [`write`](Self::write); `EINVAL` for a negative offset.
     pub fn pwrite(&self, fd: Fd, data: &[u8], offset: i64) -> Result<usize, Errno> {
         let offset = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
         let file = self.file(fd)?;
@@ -165,7 +165,7 @@ impl Process {
     /// As [`pwrite`](Self::pwrite), from several buffers.
     ///
     /// # Errors
-    /// As [`pwrite`](Self::pwrite).
+    /// Errors of [`pwrite`](Self::pwrite).
     pub fn pwritev(&self, fd: Fd, bufs: &[&[u8]], offset: i64) -> Result<usize, Errno> {
         match bufs {
             [one] => self.pwrite(fd, one, offset),
@@ -225,7 +225,7 @@ impl Process {
     /// Reserves, frees, zeroes, removes or inserts space; see [`Inode::fallocate`](crate::InodeRef::fallocate).
     ///
     /// # Errors
-    /// As [`Inode::fallocate`](crate::InodeRef::fallocate); `EBADF` when not open for writing.
+    /// Errors of [`Inode::fallocate`](crate::InodeRef::fallocate); `EBADF` when not open for writing.
     pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: i64, len: i64) -> Result<(), Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;
@@ -259,7 +259,7 @@ impl Process {
     /// The [`fsync`](Self::fsync) of data and of the metadata needed to read it.
     ///
     /// # Errors
-    /// As [`fsync`](Self::fsync).
+    /// Errors of [`fsync`](Self::fsync).
     pub fn fdatasync(&self, fd: Fd) -> Result<(), Errno> {
         self.fsync(fd)
     }
@@ -273,7 +273,7 @@ impl Process {
     /// Makes everything durable in the file system of the open file.
     ///
     /// # Errors
-    /// As [`fsync`](Self::fsync).
+    /// Errors of [`fsync`](Self::fsync).
     pub fn syncfs(&self, fd: Fd) -> Result<(), Errno> {
         self.file(fd)?.inode().sync_all()
     }
@@ -364,7 +364,7 @@ fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
 /// So much was `written` to the file: with `O_SYNC` or `O_DSYNC` it is made durable before that is told.
 ///
 /// # Errors
-/// As [`Process::fsync`].
+/// Errors of [`Process::fsync`].
 #[inline]
 fn sync_if_asked(file: &OpenFile, written: usize) -> Result<usize, Errno> {
     if file.flags().contains(OpenFlags::DSYNC) {
@@ -374,7 +374,7 @@ fn sync_if_asked(file: &OpenFile, written: usize) -> Result<usize, Errno> {
 }
 
 /// # Errors
-/// As [`Process::lseek`].
+/// Errors of [`Process::lseek`].
 #[inline]
 fn seek_target(inode: &InodeRef, position: u64, offset: i64, whence: Whence) -> Result<u64, Errno> {
     let base = match whence {
@@ -399,7 +399,7 @@ fn seek_contents(inode: &InodeRef, offset: i64, whence: Whence) -> Result<u64, E
 /// Seeks if that moves nothing, and nobody is moving the position.
 ///
 /// # Errors
-/// As [`Process::lseek`].
+/// Errors of [`Process::lseek`].
 #[inline]
 fn seek_in_place(file: &OpenFile, offset: i64, whence: Whence) -> Result<Option<u64>, Errno> {
     file.check_opened()?;
@@ -411,7 +411,7 @@ fn seek_in_place(file: &OpenFile, offset: i64, whence: Whence) -> Result<Option<
 /// Seeks, alone.
 ///
 /// # Errors
-/// As [`Process::lseek`].
+/// Errors of [`Process::lseek`].
 #[inline]
 fn seek_holding(file: &OpenFile, cursor: &HeldCursor<'_>, offset: i64, whence: Whence) -> Result<u64, Errno> {
     let target = seek_target(file.inode(), cursor.position(), offset, whence)?;
@@ -419,7 +419,7 @@ fn seek_holding(file: &OpenFile, cursor: &HeldCursor<'_>, offset: i64, whence: W
     Ok(target)
 }
 
-/// As [`Process::lseek`], if nobody is waited for.
+/// The variant of [`Process::lseek`] that never waits.
 #[inline]
 fn seek_at_once(file: &OpenFile, offset: i64, whence: Whence) -> AtOnce<u64> {
     if matches!(whence, Whence::Data | Whence::Hole) {
@@ -432,7 +432,7 @@ fn seek_at_once(file: &OpenFile, offset: i64, whence: Whence) -> AtOnce<u64> {
     Ok(seek_holding(file, &cursor, offset, whence)?)
 }
 
-/// As [`Process::read`], if nobody is waited for.
+/// The variant of [`Process::read`] that never waits.
 fn read_moving_at_once(file: &OpenFile, buf: &mut [u8]) -> AtOnce<usize> {
     file.check_readable()?;
     if at_end(file, buf.len())? {
@@ -444,7 +444,7 @@ fn read_moving_at_once(file: &OpenFile, buf: &mut [u8]) -> AtOnce<usize> {
     Ok(read)
 }
 
-/// As [`Process::pread`], if nobody is waited for.
+/// The variant of [`Process::pread`] that never waits.
 #[inline]
 fn read_at_once(file: &OpenFile, offset: u64, buf: &mut [u8]) -> AtOnce<usize> {
     file.check_readable()?;
@@ -455,7 +455,7 @@ fn read_at_once(file: &OpenFile, offset: u64, buf: &mut [u8]) -> AtOnce<usize> {
 /// Whether a read at the position, which nobody is moving, finds the end of the file: then it moves nothing either.
 ///
 /// # Errors
-/// As [`Process::read`].
+/// Errors of [`Process::read`].
 fn at_end(file: &OpenFile, len: usize) -> Result<bool, Errno> {
     let data = file.inode().data()?;
     let Some(position) = file.cursor.at_rest() else { return Ok(false) };

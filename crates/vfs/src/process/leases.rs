@@ -51,7 +51,7 @@ impl Process {
     /// delegation of a directory can only be shared, and is broken by changes of names in it.
     ///
     /// # Errors
-    /// As [`fcntl_setlease`](Self::fcntl_setlease); `EINVAL` for an exclusive one on a directory.
+    /// Errors of [`fcntl_setlease`](Self::fcntl_setlease); `EINVAL` for an exclusive one on a directory.
     pub fn fcntl_setdeleg(&self, fd: Fd, lease: LockType, notice: Notice) -> Result<(), Errno> {
         self.set_lease(fd, lease, Promise::Delegation, notice)
     }

@@ -83,7 +83,7 @@ impl Process {
     /// (`F_SETLKW`).
     ///
     /// # Errors
-    /// As [`fcntl_setlk`](Self::fcntl_setlk); `EDEADLK` when waiting would never end; `EINTR`, `ETIMEDOUT`.
+    /// Errors of [`fcntl_setlk`](Self::fcntl_setlk); `EDEADLK` when waiting would never end; `EINTR`, `ETIMEDOUT`.
     pub fn fcntl_setlkw(&self, fd: Fd, lock: &FileLock, cancel: &Cancel) -> Result<(), Errno> {
         self.set_lock(fd, lock, Style::Posix, Some(cancel))
     }
@@ -91,7 +91,7 @@ impl Process {
     /// As [`fcntl_getlk`](Self::fcntl_getlk), on behalf of the open file description (`F_OFD_GETLK`).
     ///
     /// # Errors
-    /// As [`fcntl_getlk`](Self::fcntl_getlk).
+    /// Errors of [`fcntl_getlk`](Self::fcntl_getlk).
     pub fn ofd_getlk(&self, fd: Fd, lock: &FileLock) -> Result<FileLock, Errno> {
         self.test_lock(fd, lock, Style::Ofd)
     }
@@ -99,7 +99,7 @@ impl Process {
     /// As [`fcntl_setlk`](Self::fcntl_setlk), on behalf of the open file description (`F_OFD_SETLK`).
     ///
     /// # Errors
-    /// As [`fcntl_setlk`](Self::fcntl_setlk).
+    /// Errors of [`fcntl_setlk`](Self::fcntl_setlk).
     pub fn ofd_setlk(&self, fd: Fd, lock: &FileLock) -> Result<(), Errno> {
         self.set_lock(fd, lock, Style::Ofd, None)
     }
@@ -108,7 +108,7 @@ impl Process {
     /// Deadlocks are not detected.
     ///
     /// # Errors
-    /// As [`fcntl_setlkw`](Self::fcntl_setlkw), `EDEADLK` excepted.
+    /// Errors of [`fcntl_setlkw`](Self::fcntl_setlkw), `EDEADLK` excepted.
     pub fn ofd_setlkw(&self, fd: Fd, lock: &FileLock, cancel: &Cancel) -> Result<(), Errno> {
         self.set_lock(fd, lock, Style::Ofd, Some(cancel))
     }

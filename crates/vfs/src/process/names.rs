@@ -25,7 +25,7 @@ impl Process {
     /// As [`mkdir`](Self::mkdir), relative to `dir`.
     ///
     /// # Errors
-    /// As [`mkdir`](Self::mkdir).
+    /// Errors of [`mkdir`](Self::mkdir).
     pub fn mkdirat(&self, dir: Fd, path: impl AsRef<Path>, mode: u32) -> Result<(), Errno> {
         self.create_at(dir, path.as_ref(), NewKind::Directory, mode)
     }
@@ -33,7 +33,7 @@ impl Process {
     /// Creates a file of any type but a directory or symbolic link. `rdev` counts for devices only.
     ///
     /// # Errors
-    /// As [`mkdir`](Self::mkdir); `EPERM` for a directory, or for a device without the `MKNOD` capability;
+    /// Errors of [`mkdir`](Self::mkdir); `EPERM` for a directory, or for a device without the `MKNOD` capability;
     /// `EINVAL` for a symbolic link.
     pub fn mknod(
         &self,
@@ -48,7 +48,7 @@ impl Process {
     /// As [`mknod`](Self::mknod), relative to `dir`.
     ///
     /// # Errors
-    /// As [`mknod`](Self::mknod).
+    /// Errors of [`mknod`](Self::mknod).
     pub fn mknodat(
         &self,
         dir: Fd,
@@ -72,7 +72,7 @@ impl Process {
     /// Creates the symbolic link `path`, which leads to `target`.
     ///
     /// # Errors
-    /// As [`mkdir`](Self::mkdir); `ENOENT` for an empty target, `ENAMETOOLONG` for a long one.
+    /// Errors of [`mkdir`](Self::mkdir); `ENOENT` for an empty target, `ENAMETOOLONG` for a long one.
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<(), Errno> {
         self.symlinkat(target, Fd::CWD, path)
     }
@@ -80,7 +80,7 @@ impl Process {
     /// As [`symlink`](Self::symlink), relative to `dir`.
     ///
     /// # Errors
-    /// As [`symlink`](Self::symlink).
+    /// Errors of [`symlink`](Self::symlink).
     pub fn symlinkat(&self, target: impl AsRef<Path>, dir: Fd, path: impl AsRef<Path>) -> Result<(), Errno> {
         let target = checked_target(path_bytes(target.as_ref()))?;
         self.create_at(dir, path.as_ref(), NewKind::Symlink(target), 0o777)
@@ -135,7 +135,7 @@ impl Process {
     /// with `EMPTY_PATH` what `old_dir` is open on, which needs `DAC_READ_SEARCH` or to have opened it.
     ///
     /// # Errors
-    /// As [`link`](Self::link); `EINVAL` for other flags.
+    /// Errors of [`link`](Self::link); `EINVAL` for other flags.
     pub fn linkat(
         &self,
         old_dir: Fd,
@@ -204,7 +204,7 @@ impl Process {
     /// As [`unlink`](Self::unlink) or, with `REMOVEDIR`, as [`rmdir`](Self::rmdir), relative to `dir`.
     ///
     /// # Errors
-    /// As those; `EINVAL` for other flags.
+    /// Errors of [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir); `EINVAL` for other flags.
     pub fn unlinkat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<(), Errno> {
         if !AtFlags::REMOVEDIR.contains(flags) {
             return Err(Errno::EINVAL);
@@ -277,7 +277,7 @@ impl Process {
     /// Moves the name `old` to `new`, replacing what had that name.
     ///
     /// # Errors
-    /// As [`InodeRef::rename`](crate::InodeRef::rename); `EXDEV` between mounts; `EROFS`.
+    /// Errors of [`InodeRef::rename`](crate::InodeRef::rename); `EXDEV` between mounts; `EROFS`.
     pub fn rename(&self, old: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<(), Errno> {
         self.renameat2(Fd::CWD, old, Fd::CWD, new, RenameFlags::empty())
     }
@@ -285,7 +285,7 @@ impl Process {
     /// As [`rename`](Self::rename), relative to directories and with flags.
     ///
     /// # Errors
-    /// As [`rename`](Self::rename); `EEXIST` with `NOREPLACE`; `EINVAL` for bad flags.
+    /// Errors of [`rename`](Self::rename); `EEXIST` with `NOREPLACE`; `EINVAL` for bad flags.
     pub fn renameat2(
         &self,
         old_dir: Fd,

@@ -32,7 +32,7 @@ impl Process {
     /// As [`open`](Self::open), with a relative `path` starting at the directory `dir`.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `EBADF`, `ENOTDIR` for a `dir` that is no directory's descriptor.
+    /// Errors of [`open`](Self::open); `EBADF`, `ENOTDIR` for a `dir` that is no directory's descriptor.
     pub fn openat(&self, dir: Fd, path: impl AsRef<Path>, flags: OpenFlags, mode: u32) -> Result<Fd, Errno> {
         let file = loop {
             match self.open_file(dir, path.as_ref(), flags, mode) {

@@ -10,7 +10,7 @@ impl Process {
     /// The value of attribute `name` of the file at `path`.
     ///
     /// # Errors
-    /// As [`Inode::get_xattr`](crate::Inode::get_xattr), and those of the path walk.
+    /// Errors of [`Inode::get_xattr`](crate::Inode::get_xattr), and those of the path walk.
     pub fn getxattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<Vec<u8>, Errno> {
         check_xattr_name(name)?;
         self.resolve(Fd::CWD, path.as_ref(), true)?.inode.get_xattr(&self.cred, name)
@@ -19,7 +19,7 @@ impl Process {
     /// As [`getxattr`](Self::getxattr), of a symbolic link itself.
     ///
     /// # Errors
-    /// As [`getxattr`](Self::getxattr).
+    /// Errors of [`getxattr`](Self::getxattr).
     pub fn lgetxattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<Vec<u8>, Errno> {
         check_xattr_name(name)?;
         self.resolve(Fd::CWD, path.as_ref(), false)?.inode.get_xattr(&self.cred, name)
@@ -28,7 +28,7 @@ impl Process {
     /// As [`getxattr`](Self::getxattr), of an open file.
     ///
     /// # Errors
-    /// As [`getxattr`](Self::getxattr); `EBADF`.
+    /// Errors of [`getxattr`](Self::getxattr); `EBADF`.
     pub fn fgetxattr(&self, fd: Fd, name: &[u8]) -> Result<Vec<u8>, Errno> {
         check_xattr_name(name)?;
         self.opened_location(fd)?.inode.get_xattr(&self.cred, name)
@@ -37,7 +37,7 @@ impl Process {
     /// Sets attribute `name` of the file at `path`.
     ///
     /// # Errors
-    /// As [`Inode::set_xattr`](crate::InodeRef::set_xattr); `EROFS`; those of the path walk.
+    /// Errors of [`Inode::set_xattr`](crate::InodeRef::set_xattr); `EROFS`; those of the path walk.
     pub fn setxattr(
         &self,
         path: impl AsRef<Path>,
@@ -52,7 +52,7 @@ impl Process {
     /// As [`setxattr`](Self::setxattr), of a symbolic link itself.
     ///
     /// # Errors
-    /// As [`setxattr`](Self::setxattr).
+    /// Errors of [`setxattr`](Self::setxattr).
     pub fn lsetxattr(
         &self,
         path: impl AsRef<Path>,
@@ -67,7 +67,7 @@ impl Process {
     /// As [`setxattr`](Self::setxattr), of an open file.
     ///
     /// # Errors
-    /// As [`setxattr`](Self::setxattr); `EBADF`.
+    /// Errors of [`setxattr`](Self::setxattr); `EBADF`.
     pub fn fsetxattr(&self, fd: Fd, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
         check_xattr(name, value, flags)?;
         self.set_at(&self.opened_location(fd)?, name, value, flags)
@@ -100,7 +100,7 @@ impl Process {
     /// Removes attribute `name` of the file at `path`.
     ///
     /// # Errors
-    /// As [`Inode::remove_xattr`](crate::InodeRef::remove_xattr); `EROFS`; those of the path walk.
+    /// Errors of [`Inode::remove_xattr`](crate::InodeRef::remove_xattr); `EROFS`; those of the path walk.
     pub fn removexattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<(), Errno> {
         check_xattr_name(name)?;
         self.remove_from(&self.resolve(Fd::CWD, path.as_ref(), true)?, name)
@@ -109,7 +109,7 @@ impl Process {
     /// As [`removexattr`](Self::removexattr), of a symbolic link itself.
     ///
     /// # Errors
-    /// As [`removexattr`](Self::removexattr).
+    /// Errors of [`removexattr`](Self::removexattr).
     pub fn lremovexattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<(), Errno> {
         check_xattr_name(name)?;
         self.remove_from(&self.resolve(Fd::CWD, path.as_ref(), false)?, name)
@@ -118,7 +118,7 @@ impl Process {
     /// As [`removexattr`](Self::removexattr), of an open file.
     ///
     /// # Errors
-    /// As [`removexattr`](Self::removexattr); `EBADF`.
+    /// Errors of [`removexattr`](Self::removexattr); `EBADF`.
     pub fn fremovexattr(&self, fd: Fd, name: &[u8]) -> Result<(), Errno> {
         check_xattr_name(name)?;
         self.remove_from(&self.opened_location(fd)?, name)

@@ -45,7 +45,7 @@ impl Fs {
     /// thread changes it.
     ///
     /// # Errors
-    /// As [`Superblock::track_crashes`].
+    /// Errors of [`Superblock::track_crashes`].
     pub fn track_crashes(&self) -> Result<(), Errno> {
         self.superblock().track_crashes()
     }
@@ -71,7 +71,7 @@ impl Fs {
     /// ```
     ///
     /// # Errors
-    /// As [`Superblock::crash_clone`].
+    /// Errors of [`Superblock::crash_clone`].
     pub fn crash_clone(&self, seed: u64) -> Result<Fs, Errno> {
         self.superblock().crash_clone(seed).map(Fs::with_superblock)
     }
@@ -79,7 +79,7 @@ impl Fs {
     /// Lists, sorted by path, the changes that a crash now would lose; empty if there are none.
     ///
     /// # Errors
-    /// As [`Superblock::unsynced`].
+    /// Errors of [`Superblock::unsynced`].
     pub fn unsynced(&self) -> Result<Vec<Unsynced>, Errno> {
         self.superblock().unsynced()
     }
@@ -99,7 +99,7 @@ impl Fs {
     /// ```
     ///
     /// # Errors
-    /// As [`Superblock::inject`].
+    /// Errors of [`Superblock::inject`].
     pub fn inject(&self, fault: crate::Fault) -> Result<crate::FaultId, Errno> {
         self.superblock().inject(fault)
     }

@@ -290,10 +290,10 @@ impl Inode {
         if self.shared.has_hook(hook::FAULTS) { self.meet_faults_now(call, &[]) } else { Ok(usize::MAX) }
     }
 
-    /// As [`meet_faults`](Self::meet_faults), of calls that take `names`, each in a directory.
+    /// Applies injected faults to a call on `names`, each in a directory.
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`meet_faults`](Self::meet_faults).
     #[inline]
     pub(crate) fn meet_faults_of(&self, call: Calls, names: &[(&Inode, &[u8])]) -> Result<(), Errno> {
         if self.shared.has_hook(hook::FAULTS) { self.meet_faults_now(call, names).map(drop) } else { Ok(()) }

@@ -62,7 +62,7 @@ impl Gateway {
     /// Does `changes` if all `conditions` hold: the revision that did it.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Errors of [`call`](Self::call).
     pub(super) fn transact(&self, conditions: &[Value], changes: &[Value]) -> io::Result<Option<u64>> {
         let answer = self.call(TRANSACTION, &json!({"compare": conditions, "success": changes}))?;
         let is_done = answer["succeeded"].as_bool() == Some(true);
@@ -97,7 +97,7 @@ impl Gateway {
     /// Calls `method`, and shows each line of its answer to `visit`, until that says false, the stream ends, or `time` is over.
     ///
     /// # Errors
-    /// As [`call`](Self::call). That the time is over is one.
+    /// Errors of [`call`](Self::call). That the time is over is one.
     pub(super) fn stream(
         &self,
         method: &str,

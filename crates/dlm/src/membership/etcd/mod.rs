@@ -125,7 +125,7 @@ impl Etcd {
     /// name.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// Errors of [`connect`](Self::connect).
     pub fn found(access: &EtcdAccess, cluster: &str, ttl: Duration, charter: &str) -> io::Result<bool> {
         Etcd::check_lease(ttl)?;
         let key = format!("{}charter", prefix(cluster)?);
@@ -136,7 +136,7 @@ impl Etcd {
     /// The charter that the [founder](Self::found) of the cluster wrote; none if the cluster does not exist.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// Errors of [`connect`](Self::connect).
     pub fn charter(access: &EtcdAccess, cluster: &str) -> io::Result<Option<String>> {
         let key = format!("{}charter", prefix(cluster)?);
         let answer = Gateway::new(access, CALL_PATIENCE)?.call("kv/range", &json!({"key": bytes(&key)}))?;
