@@ -170,7 +170,7 @@ impl Dlm {
         Dlm::join_now(config)
     }
 
-    /// As [`join`](Self::join), for threads.
+    /// Joins the cluster, for callers in threads; see [`join`](Self::join).
     ///
     /// # Errors
     /// Errors of [`join`](Self::join).

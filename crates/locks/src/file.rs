@@ -191,7 +191,7 @@ impl FileLocks {
         self.wait(&whole(owner, pid, kind), true, cancel, || ())
     }
 
-    /// As [`submit_range`](Self::submit_range), for flock.
+    /// Requests a flock without waiting on this thread; see [`submit_range`](Self::submit_range).
     ///
     /// # Errors
     /// [`LockError::NoLocks`]; `done` is then not called.

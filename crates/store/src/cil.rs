@@ -80,7 +80,7 @@ pub struct Data<'s> {
 }
 
 impl Data<'_> {
-    /// As [`Store::write_extent`](crate::Store::write_extent).
+    /// Writes `bytes` to an extent; see [`Store::write_extent`](crate::Store::write_extent).
     ///
     /// # Errors
     /// Errors of [`Store::write_extent`](crate::Store::write_extent).
@@ -91,12 +91,12 @@ impl Data<'_> {
         self.segments.write(bytes)
     }
 
-    /// As [`Store::discard_extent`](crate::Store::discard_extent).
+    /// Gives back an unnamed extent; see [`Store::discard_extent`](crate::Store::discard_extent).
     pub fn discard(&self, extent: &Extent) {
         self.segments.discard(extent);
     }
 
-    /// As [`Store::get`](crate::Store::get).
+    /// The value of `key` in the tree; see [`Store::get`](crate::Store::get).
     ///
     /// # Errors
     /// Errors of [`Store::get`](crate::Store::get).
@@ -114,7 +114,7 @@ impl Data<'_> {
         self.applied_cut
     }
 
-    /// As [`Store::scan`](crate::Store::scan).
+    /// Visits records of the tree in order; see [`Store::scan`](crate::Store::scan).
     ///
     /// # Errors
     /// Errors of [`Store::scan`](crate::Store::scan).

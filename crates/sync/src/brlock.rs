@@ -103,7 +103,7 @@ impl<T> BrLock<T> {
     }
 
     const_new! {
-        /// As [`new`](Self::new), of `class`.
+        /// A lock of class `class` with this value.
         pub fn with_class(class: &'static LockClass, value: T) -> Self {
             BrLock::watched(Watch::class(class), value)
         }

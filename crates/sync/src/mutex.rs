@@ -286,7 +286,7 @@ impl<T> Mutex<T> {
     }
 
     const_new! {
-        /// As [`new`](Self::new), of `class`.
+        /// A mutex of class `class` with this value.
         pub fn with_class(class: &'static LockClass, value: T) -> Self {
             Mutex::watched(Watch::class(class), value)
         }

@@ -59,7 +59,7 @@ impl<T> RwLock<T> {
     }
 
     const_new! {
-        /// As [`new`](Self::new), of `class`.
+        /// A lock of class `class` with this value.
         pub fn with_class(class: &'static LockClass, value: T) -> Self {
             RwLock::watched(Watch::class(class), value)
         }

@@ -58,7 +58,7 @@ impl<T: Words<N>, const N: usize> SeqLock<T, N> {
         Self::watched(Watch::here(), value)
     }
 
-    /// As [`new`](Self::new), of `class`.
+    /// A lock of class `class` with this value.
     pub fn with_class(class: &'static LockClass, value: T) -> Self {
         Self::watched(Watch::class(class), value)
     }
@@ -79,7 +79,7 @@ impl<T: Words<N>, const N: usize> SeqLock<T, N> {
         T::from_words(words.unwrap_or_else(|| self.read_in_line()))
     }
 
-    /// As [`read`](Self::read), unless writers interfere: waits for nobody.
+    /// Reads the value without waiting; None if a writer interferes.
     #[inline]
     pub fn try_read(&self) -> Option<T> {
         let sequence = self.count.try_begin()?;

@@ -201,7 +201,7 @@ impl Fs {
         Ok(contents)
     }
 
-    /// As [`read`](Self::read), as text.
+    /// The whole contents of a file, as text.
     ///
     /// # Errors
     /// Errors of [`read`](Self::read); `EINVAL` when the contents are not UTF-8.

@@ -115,7 +115,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         NameTable { chains: Chains::new(domain), watch: Watch::here() }
     }
 
-    /// As [`new`](Self::new); the locks are of `class`.
+    /// An empty table whose locks are of class `class`; see [`new`](Self::new).
     pub fn with_class(class: &'static LockClass, domain: &'static Domain) -> Self {
         NameTable { chains: Chains::new(domain), watch: Watch::class(class) }
     }

@@ -55,7 +55,7 @@ impl<T> PerCpuList<T> {
         Self::watched(Watch::here())
     }
 
-    /// As [`new`](Self::new), of `class`.
+    /// An empty list whose locks are of class `class`.
     pub fn with_class(class: &'static LockClass) -> Self {
         Self::watched(Watch::class(class))
     }

@@ -83,7 +83,7 @@ impl<O: Object, S> RadixTree<O, S> {
         Self::watched(Watch::here(), state)
     }
 
-    /// As [`new`](Self::new), of `class`.
+    /// A tree without objects, whose mutex is of class `class`.
     pub fn with_class(class: &'static LockClass, state: S) -> Self {
         Self::watched(Watch::class(class), state)
     }

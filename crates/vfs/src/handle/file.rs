@@ -140,7 +140,7 @@ impl File {
         self.flock_wait(FlockOperation::Exclusive)
     }
 
-    /// As [`lock`](Self::lock), shared with other shared locks.
+    /// Waits for a shared lock on the whole file; see [`lock`](Self::lock).
     ///
     /// # Errors
     /// Errors of [`lock`](Self::lock).
@@ -148,7 +148,7 @@ impl File {
         self.flock_wait(FlockOperation::Shared)
     }
 
-    /// As [`lock`](Self::lock), without waiting.
+    /// Takes an exclusive lock on the whole file if it is free; see [`lock`](Self::lock).
     ///
     /// ```
     /// # use sluice_vfs::{Errno, File, Fs};
@@ -167,7 +167,7 @@ impl File {
         self.flock(FlockOperation::Exclusive)
     }
 
-    /// As [`try_lock`](Self::try_lock), shared with other shared locks.
+    /// Takes a shared lock on the whole file if it is free; see [`lock`](Self::lock).
     ///
     /// # Errors
     /// Errors of [`try_lock`](Self::try_lock).
@@ -206,7 +206,7 @@ impl File {
         process.ofd_setlkw(fd, &lock_of(&range, kind)?, &Cancel::new())
     }
 
-    /// As [`lock_range`](Self::lock_range), without waiting.
+    /// Locks a range of bytes if it is free; see [`lock_range`](Self::lock_range).
     ///
     /// # Errors
     /// Errors of [`Process::ofd_setlk`]; `EINVAL` for an empty range.

@@ -16,7 +16,7 @@ impl Process {
         self.look_at(Fd::CWD, path.as_ref(), AtFlags::empty(), |found| Ok(found.inode.stat()))
     }
 
-    /// As [`stat`](Self::stat), of a symbolic link itself.
+    /// The attributes of the file at `path`; a symbolic link at its end is not followed.
     ///
     /// # Errors
     /// Those of the path walk.
@@ -41,7 +41,7 @@ impl Process {
         self.statx_any(dir, path.as_ref(), flags).map(|statx| statx.stat)
     }
 
-    /// As [`fstatat`](Self::fstatat), with creation time and mount.
+    /// The attributes that [`fstatat`](Self::fstatat) returns, with creation time and mount.
     ///
     /// # Errors
     /// Errors of [`fstatat`](Self::fstatat).
@@ -80,7 +80,7 @@ impl Process {
         self.change(&self.opened_location(fd)?, &SetAttr { mode: Some(mode), ..SetAttr::default() })
     }
 
-    /// As [`chmod`](Self::chmod), relative to `dir`.
+    /// Changes the permission bits of the file at `path`, relative to `dir`; see [`chmod`](Self::chmod).
     ///
     /// # Errors
     /// Errors of [`chmod`](Self::chmod); `EOPNOTSUPP` for a symbolic link itself; `EINVAL` for other flags.
@@ -102,7 +102,7 @@ impl Process {
         self.fchownat(Fd::CWD, path, uid, gid, AtFlags::empty())
     }
 
-    /// As [`chown`](Self::chown), of a symbolic link itself.
+    /// Changes the owner or group of a symbolic link itself; see [`chown`](Self::chown).
     ///
     /// # Errors
     /// Errors of [`chown`](Self::chown).
@@ -110,7 +110,7 @@ impl Process {
         self.fchownat(Fd::CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// As [`chown`](Self::chown), of an open file.
+    /// Changes the owner or group of an open file; see [`chown`](Self::chown).
     ///
     /// # Errors
     /// `EBADF`, `EPERM`, `EROFS`.
@@ -118,7 +118,7 @@ impl Process {
         self.change(&self.opened_location(fd)?, &SetAttr { uid, gid, chown: true, ..SetAttr::default() })
     }
 
-    /// As [`chown`](Self::chown), relative to `dir`.
+    /// Changes the owner or group of the file at `path`, relative to `dir`; see [`chown`](Self::chown).
     ///
     /// # Errors
     /// Errors of [`chown`](Self::chown); `EINVAL` for unknown flags.
@@ -143,7 +143,7 @@ impl Process {
         self.utimensat(Fd::CWD, path, times, AtFlags::empty())
     }
 
-    /// As [`utimens`](Self::utimens), of an open file.
+    /// Sets the times of an open file; see [`utimens`](Self::utimens).
     ///
     /// # Errors
     /// `EBADF`, `EPERM`, `EACCES`, `EINVAL`, `EROFS`.
@@ -212,7 +212,7 @@ impl Process {
         self.faccessat(Fd::CWD, path, want, AtFlags::empty())
     }
 
-    /// As [`access`](Self::access), relative to `dir`.
+    /// Checks the access to the file at `path`, relative to `dir`; see [`access`](Self::access).
     ///
     /// # Errors
     /// Errors of [`access`](Self::access).

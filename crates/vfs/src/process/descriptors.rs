@@ -267,7 +267,7 @@ impl Process {
         self.dup_from(fd, 0)
     }
 
-    /// As [`dup`](Self::dup), at `least` or above (`F_DUPFD`).
+    /// The lowest free descriptor from `least` on, made a second descriptor for the file of `fd` (`F_DUPFD`).
     ///
     /// # Errors
     /// `EBADF`; `EMFILE`; `EINVAL` when `least` is negative or past the limit.

@@ -22,7 +22,7 @@ impl Process {
         self.read_moving(fd, &mut [buf])
     }
 
-    /// As [`read`](Self::read), into several buffers one after the other, as one read.
+    /// Reads into several buffers in sequence, in a single read; see [`read`](Self::read).
     ///
     /// # Errors
     /// Errors of [`read`](Self::read).
@@ -63,7 +63,7 @@ impl Process {
         self.read_at(fd, &mut [buf], offset, false)
     }
 
-    /// As [`pread`](Self::pread), into several buffers.
+    /// Reads at `offset` into several buffers in sequence; see [`pread`](Self::pread).
     ///
     /// # Errors
     /// Errors of [`pread`](Self::pread).
@@ -134,7 +134,7 @@ impl Process {
         sync_if_asked(&file, written)
     }
 
-    /// As [`write`](Self::write), from several buffers one after the other, as one write.
+    /// Writes several buffers in sequence, in a single write; see [`write`](Self::write).
     ///
     /// # Errors
     /// Errors of [`write`](Self::write).
@@ -162,7 +162,7 @@ impl Process {
         sync_if_asked(&file, file.inode().write_at(&self.cred, offset, data)?)
     }
 
-    /// As [`pwrite`](Self::pwrite), from several buffers.
+    /// Writes several buffers in sequence at `offset`; see [`pwrite`](Self::pwrite).
     ///
     /// # Errors
     /// Errors of [`pwrite`](Self::pwrite).

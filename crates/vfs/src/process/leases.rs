@@ -27,7 +27,7 @@ impl Process {
         self.lease_of(fd, Promise::Lease)
     }
 
-    /// As [`fcntl_getlease`](Self::fcntl_getlease), the delegation (`F_GETDELEG`).
+    /// The delegation that the open file holds (`F_GETDELEG`); see [`fcntl_getlease`](Self::fcntl_getlease).
     ///
     /// # Errors
     /// `EBADF`.

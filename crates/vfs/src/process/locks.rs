@@ -88,7 +88,7 @@ impl Process {
         self.set_lock(fd, lock, Style::Posix, Some(cancel))
     }
 
-    /// As [`fcntl_getlk`](Self::fcntl_getlk), on behalf of the open file description (`F_OFD_GETLK`).
+    /// The [`fcntl_getlk`](Self::fcntl_getlk) of the open file description's own locks (`F_OFD_GETLK`).
     ///
     /// # Errors
     /// Errors of [`fcntl_getlk`](Self::fcntl_getlk).
@@ -96,7 +96,7 @@ impl Process {
         self.test_lock(fd, lock, Style::Ofd)
     }
 
-    /// As [`fcntl_setlk`](Self::fcntl_setlk), on behalf of the open file description (`F_OFD_SETLK`).
+    /// The [`fcntl_setlk`](Self::fcntl_setlk) for locks that the open file description owns (`F_OFD_SETLK`).
     ///
     /// # Errors
     /// Errors of [`fcntl_setlk`](Self::fcntl_setlk).
@@ -122,7 +122,7 @@ impl Process {
         self.flock_file(fd, operation, None)
     }
 
-    /// As [`flock`](Self::flock), waiting until the lock is free or `cancel` says to give up.
+    /// Takes a [`flock`](Self::flock), waiting until the lock is free or `cancel` ends the wait.
     ///
     /// # Errors
     /// `EBADF`, `EINTR`, `ETIMEDOUT`, `ENOLCK`.

@@ -111,7 +111,7 @@ impl Process {
         child
     }
 
-    /// As [`fork`](Self::fork), with other credentials.
+    /// Forks a process with other credentials; see [`fork`](Self::fork).
     pub fn fork_as(&self, cred: Cred) -> Process {
         self.child(cred)
     }

@@ -22,7 +22,7 @@ impl Process {
         self.mkdirat(Fd::CWD, path, mode)
     }
 
-    /// As [`mkdir`](Self::mkdir), relative to `dir`.
+    /// Makes a directory at `path`, relative to `dir`; see [`mkdir`](Self::mkdir).
     ///
     /// # Errors
     /// Errors of [`mkdir`](Self::mkdir).
@@ -45,7 +45,7 @@ impl Process {
         self.mknodat(Fd::CWD, path, file_type, mode, rdev)
     }
 
-    /// As [`mknod`](Self::mknod), relative to `dir`.
+    /// Makes a special or regular file at `path`, relative to `dir`; see [`mknod`](Self::mknod).
     ///
     /// # Errors
     /// Errors of [`mknod`](Self::mknod).
@@ -77,7 +77,7 @@ impl Process {
         self.symlinkat(target, Fd::CWD, path)
     }
 
-    /// As [`symlink`](Self::symlink), relative to `dir`.
+    /// Makes a symbolic link at `path`, relative to `dir`; see [`symlink`](Self::symlink).
     ///
     /// # Errors
     /// Errors of [`symlink`](Self::symlink).
@@ -201,7 +201,8 @@ impl Process {
         self.unlinkat(Fd::CWD, path, AtFlags::REMOVEDIR)
     }
 
-    /// As [`unlink`](Self::unlink) or, with `REMOVEDIR`, as [`rmdir`](Self::rmdir), relative to `dir`.
+    /// Removes the name `path`, relative to `dir`: [`unlink`](Self::unlink) or, with `REMOVEDIR`,
+    /// [`rmdir`](Self::rmdir).
     ///
     /// # Errors
     /// Errors of [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir); `EINVAL` for other flags.
@@ -282,7 +283,7 @@ impl Process {
         self.renameat2(Fd::CWD, old, Fd::CWD, new, RenameFlags::empty())
     }
 
-    /// As [`rename`](Self::rename), relative to directories and with flags.
+    /// Renames a file, with paths relative to directories, and with flags; see [`rename`](Self::rename).
     ///
     /// # Errors
     /// Errors of [`rename`](Self::rename); `EEXIST` with `NOREPLACE`; `EINVAL` for bad flags.

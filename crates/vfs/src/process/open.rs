@@ -29,7 +29,7 @@ impl Process {
         self.openat(Fd::CWD, path, flags, mode)
     }
 
-    /// As [`open`](Self::open), with a relative `path` starting at the directory `dir`.
+    /// Opens the file at `path`, relative to the directory `dir`; see [`open`](Self::open).
     ///
     /// # Errors
     /// Errors of [`open`](Self::open); `EBADF`, `ENOTDIR` for a `dir` that is no directory's descriptor.

@@ -16,7 +16,7 @@ impl Process {
         self.resolve(Fd::CWD, path.as_ref(), true)?.inode.get_xattr(&self.cred, name)
     }
 
-    /// As [`getxattr`](Self::getxattr), of a symbolic link itself.
+    /// The extended attribute `name` of a file; a symbolic link at the end of `path` is not followed.
     ///
     /// # Errors
     /// Errors of [`getxattr`](Self::getxattr).
@@ -25,7 +25,7 @@ impl Process {
         self.resolve(Fd::CWD, path.as_ref(), false)?.inode.get_xattr(&self.cred, name)
     }
 
-    /// As [`getxattr`](Self::getxattr), of an open file.
+    /// The extended attribute `name` of an open file.
     ///
     /// # Errors
     /// Errors of [`getxattr`](Self::getxattr); `EBADF`.
@@ -49,7 +49,7 @@ impl Process {
         self.set_at(&self.resolve(Fd::CWD, path.as_ref(), true)?, name, value, flags)
     }
 
-    /// As [`setxattr`](Self::setxattr), of a symbolic link itself.
+    /// Sets an extended attribute of a file; a symbolic link at the end of `path` is not followed.
     ///
     /// # Errors
     /// Errors of [`setxattr`](Self::setxattr).
@@ -64,7 +64,7 @@ impl Process {
         self.set_at(&self.resolve(Fd::CWD, path.as_ref(), false)?, name, value, flags)
     }
 
-    /// As [`setxattr`](Self::setxattr), of an open file.
+    /// Sets an extended attribute of an open file; see [`setxattr`](Self::setxattr).
     ///
     /// # Errors
     /// Errors of [`setxattr`](Self::setxattr); `EBADF`.
@@ -81,7 +81,7 @@ impl Process {
         Ok(self.resolve(Fd::CWD, path.as_ref(), true)?.inode.list_xattr(&self.cred))
     }
 
-    /// As [`listxattr`](Self::listxattr), of a symbolic link itself.
+    /// The names of a file's extended attributes; a symbolic link at the end of `path` is not followed.
     ///
     /// # Errors
     /// Those of the path walk.
@@ -89,7 +89,7 @@ impl Process {
         Ok(self.resolve(Fd::CWD, path.as_ref(), false)?.inode.list_xattr(&self.cred))
     }
 
-    /// As [`listxattr`](Self::listxattr), of an open file.
+    /// The names of an open file's extended attributes; see [`listxattr`](Self::listxattr).
     ///
     /// # Errors
     /// `EBADF`.
@@ -106,7 +106,7 @@ impl Process {
         self.remove_from(&self.resolve(Fd::CWD, path.as_ref(), true)?, name)
     }
 
-    /// As [`removexattr`](Self::removexattr), of a symbolic link itself.
+    /// Removes an extended attribute of a file; a symbolic link at the end of `path` is not followed.
     ///
     /// # Errors
     /// Errors of [`removexattr`](Self::removexattr).
@@ -115,7 +115,7 @@ impl Process {
         self.remove_from(&self.resolve(Fd::CWD, path.as_ref(), false)?, name)
     }
 
-    /// As [`removexattr`](Self::removexattr), of an open file.
+    /// Removes an extended attribute of an open file.
     ///
     /// # Errors
     /// Errors of [`removexattr`](Self::removexattr); `EBADF`.

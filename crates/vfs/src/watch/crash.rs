@@ -106,7 +106,7 @@ impl Fs {
 }
 
 impl Superblock {
-    /// As [`Fs::track_crashes`], of this file system.
+    /// Tracks the effects of a crash of this file system from now on; see [`Fs::track_crashes`].
     ///
     /// # Errors
     /// The store's, when what is there cannot be loaded.
@@ -133,7 +133,7 @@ impl Superblock {
         Crash { journal, chance: Chance::new(seed) }.superblock(options)
     }
 
-    /// As [`Fs::unsynced`], of this file system.
+    /// The changes of this file system that a crash now may lose; see [`Fs::unsynced`].
     ///
     /// # Errors
     /// `EINVAL` unless it is [tracked](Self::track_crashes).

@@ -21,11 +21,11 @@ fn strong<T: ?Sized>(value: *const T, align: usize) -> *const u8 {
     value.cast::<u8>().wrapping_sub((2 * COUNT).max(align))
 }
 
-/// As [`std::sync::Arc`].
+/// The [`std::sync::Arc`] of simulated machines.
 #[repr(transparent)]
 pub struct Arc<T: ?Sized>(sync::Arc<T>);
 
-/// As [`std::sync::Weak`].
+/// The [`std::sync::Weak`] of simulated machines.
 #[repr(transparent)]
 pub struct Weak<T: ?Sized>(sync::Weak<T>, std::marker::PhantomData<sync::Arc<T>>);
 
