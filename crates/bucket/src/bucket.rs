@@ -198,7 +198,7 @@ impl Bucket {
         }
     }
 
-    /// Opens the store. Nodes that had it open before cannot synchronise any more.
+    /// Opens the store. Older owners of the store are fenced: their pushes fail.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if a node has opened it that is newer; [`StoreError::InUse`], [`StoreError::Claimed`], see [`Claim`];

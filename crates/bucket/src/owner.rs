@@ -195,8 +195,7 @@ impl Owner {
         }
     }
 
-    /// Says that the store was closed. Records that the store was closed. Other processes may take the store for open
-    /// until that succeeds.
+    /// Records that the store was closed. Other processes may take the store for open until the record is written.
     pub(crate) async fn close(&self, objects: &Objects) {
         let _ = objects::put(objects, &path(self.epoch), self.claimant.encode("closed", 0)).await;
     }

@@ -70,7 +70,7 @@ pub(crate) fn mkfs(store: &Path) -> Result<()> {
         .skip(1)
         .try_for_each(|parent| match std::fs::File::open(parent) {
             Ok(parent) => parent.sync_all(),
-            // A directory that may not be read was not made here.
+            // A parent directory without read permission existed before, so its sync is not needed.
             Err(_) => Ok(()),
         })
         .context(named)

@@ -146,7 +146,7 @@ impl Owner {
         let channel = Channel::new(link.clone(), self.valid_until.clone());
         let guest = Arc::new(self.host.admit(channel.clone(), true, mount)?);
         let mut lost = guest.restore(&holdings, &found);
-        // An unknown mount of this epoch was given up by this owner.
+        // A mount of this owner's own epoch that has no seat any more was given up, so its old requests fail.
         guest.catch_up(&holdings, epoch != self.epoch || old.is_some());
         drop(found);
         let seat = Arc::new(Seat::new(guest, channel));

@@ -145,7 +145,7 @@ impl Cluster {
     /// The identity of a node in `keys`; or a new one, if there is the key of the authority.
     ///
     /// # Errors
-    /// If both are missing, unreadable, or of another cluster.
+    /// If both the node's key and the authority's are missing; if the key in use is unreadable, or is of another cluster.
     pub fn identity(&self, keys: &Path) -> io::Result<Identity> {
         if !keys.join("node.key").exists() {
             return self.new_identity(keys);

@@ -18,7 +18,7 @@ impl PrivateDir {
     /// Creates a directory with a new name below `parent`.
     ///
     /// # Errors
-    /// When `parent` does not exist or is not writable.
+    /// If `parent` is missing, or if its permissions forbid a new entry.
     pub fn below(parent: &Path) -> Result<PrivateDir> {
         let parent = parent.canonicalize().context(|| parent.display().to_string())?;
         loop {

@@ -152,7 +152,7 @@ impl Waiter {
 }
 
 impl Request {
-    /// Whether it is for a conversion that conflicts with `wanted` before and after.
+    /// Whether the request is for a conversion that conflicts with `wanted`, both in the held mode and in the new mode.
     pub(crate) fn stands_against(&self, waiter: &Waiter, wanted: Mode) -> bool {
         let is_held = waiter.holds.is_some_and(|held| !held.compatible(wanted));
         self.converts && is_held && !self.mode.compatible(wanted)

@@ -60,7 +60,7 @@ pub enum Body {
         serial: u64,
         /// The mode.
         mode: Mode,
-        /// The grant that the node has. A node does not have, and will not take, grants that it does not name here.
+        /// The grant that the node has. A node that names no grant here has none, and refuses a grant still under way.
         holds: Option<Token>,
         /// Whether it would rather be refused than wait for a lock in use.
         is_try: bool,

@@ -59,7 +59,7 @@ pub struct Probe {
     pub proved: Option<u16>,
     /// The wait that it is at.
     pub wait: WaitId,
-    /// The way from the last hold to this wait.
+    /// A hash of the way from that wait to the probe's place.
     pub way: u64,
     /// The steps so far; on the second lap all of them.
     pub path: Vec<ProbeStep>,

@@ -380,7 +380,7 @@ impl Queue {
         let is_it = |w: &&Waiting| (w.node, w.range, w.serial) == (node, range, serial);
         let Some(last) = order.iter().position(is_it) else { return Vec::new() };
         let promise = self.promise();
-        // For each request up to this one that delays it: the reason.
+        // For each earlier request that blocks this one: the chain of requests between them.
         let mut chains: Vec<Option<(u64, Vec<RequestBefore>)>> = vec![None; last + 1];
         let mut blockers = Vec::new();
         for at in (0..=last).rev() {

@@ -238,7 +238,7 @@ impl Connection {
         };
         match event {
             Event::Entry { dir, name, child } => {
-                // If there was no such name, the kernel may have cached its absence.
+                // The kernel may have cached a negative dentry for the name.
                 let number = self.nodes.name(*dir, name);
                 let believed = child
                     .map_or(Believed::Name, |child| self.nodes.mark_name_changed(child, number, &is_quiet));

@@ -297,7 +297,7 @@ impl Drop for Mount {
             let _ = self.shared.unmount_lazily();
         }
         if self.shared.progress.lock().workers == 0 {
-            // Has no effect if a worker closed it before; there may never have been one.
+            // No effect if the last worker has closed it; a session without workers is closed only here.
             self.connection.close();
         }
     }

@@ -59,11 +59,10 @@ pub(crate) struct Cil {
     planted: Planted,
 }
 
-/// No transaction is under way, and none begins before this call returns: it must be quick, and must not begin a
-/// transaction.
+/// Adds to each push the values that are too large to copy at each change.
 pub trait Source: Send + Sync {
-    /// Adds the values that objects have now. No transaction is under way, and none begins before this returns: it must be
-    /// quick, and begin none itself.
+    /// Adds the current values of changed objects. No transaction is under way, and none begins before this call returns: it
+    /// must be quick, and must not begin a transaction.
     fn collect(&self, to: &mut Added);
 
     /// Writes data that the last [`collect`](Self::collect) copied, and adds the records that name them. Transactions go on
@@ -196,7 +195,7 @@ impl Added {
 
 /// What a push took.
 pub(crate) struct Cut {
-    /// Records of each CPU, and then those of the source.
+    /// One buffer of records for each CPU, then the source's records.
     pub(crate) records: Vec<Records>,
     /// Bytes to give back to [`Cil::give_back`] once the records are in the log.
     pub(crate) room: u64,

@@ -84,7 +84,7 @@ pub(crate) struct Core {
     /// None: the engine makes each batch durable by itself. *immutable*
     pub(crate) log: Option<Log>,
     /// Bytes of the log, or the equivalent limit of a store without a log: it bounds the changes that wait for a push.
-    /// *immutable* *immutable*
+    /// *immutable*
     pub(crate) log_size: u64,
     /// Bytes of records that one transaction may write, at most, and that may wait for a push. *immutable*
     pub(crate) waiting_max: u64,
@@ -231,7 +231,7 @@ impl Store {
         }
     }
 
-    /// Asks `source` for additions at each push from now on. The first call counts.
+    /// Lets `source` add its values to each later push. The first call counts.
     pub fn set_source(&self, source: Box<dyn Source>) {
         // A second source is the caller's mistake, and changes nothing.
         let _ = self.core.source.set(source);

@@ -525,7 +525,7 @@ impl Inner {
     /// Waits until all stores are closed.
     ///
     /// # Errors
-    /// Errors of the store, unless another node may have had it by then.
+    /// The first error of a store, except stores that another node may have opened before they were closed.
     fn await_closing(&self) -> io::Result<()> {
         let mut outcome = Ok(());
         loop {

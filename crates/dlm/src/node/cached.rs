@@ -298,7 +298,7 @@ impl<E: Effects> Node<E> {
         };
         let waiters = &mut slow.say().waiters;
         if let Some(refused) = waiters.iter().position(stands).and_then(|at| waiters.remove(at)) {
-            // Another conversion is before this one, and the two block each other.
+            // Another conversion comes first, and each conflicts with the other's held mode.
             self.decide(shard, &refused.wait, Err(LockError::Deadlock));
             self.convert_no_more(shard, local, slow);
         }

@@ -243,7 +243,7 @@ impl<E: Effects> Node<E> {
             is_asked && waiter.party.is_none()
                 || more.waiters.iter().any(|other| other.excludes(&waiter) && waiter.excludes(other))
         }) {
-            // Another conversion, here or at another node, is before this one, and the two block each other.
+            // Another conversion comes first, here or at another node, and each conflicts with the other's held mode.
             return Err(LockError::Deadlock);
         } else {
             if waiter.party.is_some() {

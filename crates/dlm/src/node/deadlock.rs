@@ -257,7 +257,7 @@ fn edges(local: &Local, slow: &Slow, number: u64) -> Edges {
     };
     let it = &more.waiters[last];
     // A conversion that needs no grant passes the waiters before it, and a conversion that needs one waits with them
-    // for grants alone. Other requests wait for these waiters, and so for all targets of these.
+    // for grants alone. Any other request waits for the earlier waiters, and so for every hold that blocks them.
     let is_covered = cached.is_some_and(|cached| cached.covers(it.mode)) && slow.allows(it.mode);
     let begin = if it.holds.is_some() && is_covered { last } else { 0 };
     for waiter in more.waiters.range(begin..=last) {

@@ -12,7 +12,7 @@ use sluice_sync::{Arc, SmallMutex};
 const STASH_MAX: usize = 1 << 20;
 
 impl<E: Effects> Node<E> {
-    /// Receives a message from another node or from this one.
+    /// Handles a message from any node, this one included.
     pub(super) fn receive(&self, shard: &mut Shard, now: u64, from: NodeId, message: Message) {
         if shard.view.is_gone(from) {
             return;

@@ -104,7 +104,7 @@ fn untracked(errno: sluice_vfs::Errno) -> String {
 }
 
 /// The rules that are injected into the sluicefs mount that holds `dir`: a line each, of its number, how many calls it
-/// has met, and itself. `None` if no server answers, as for all functions here.
+/// has met, and itself. `None` if no server answers; the same holds for all functions of this module.
 ///
 /// # Errors
 /// When `dir` cannot be reached, or the server does not answer.
@@ -123,7 +123,7 @@ pub fn inject(dir: &Path, rule: &str) -> io::Result<Option<Vec<u8>>> {
 /// Takes a rule away, or all.
 ///
 /// # Errors
-/// Errors of [`faults`]; that there is no such rule.
+/// Errors of [`faults`]; an unknown rule number.
 pub fn clear_faults(dir: &Path, id: Option<u64>) -> io::Result<Option<Vec<u8>>> {
     let order = id.map_or("clear-faults\n".into(), |id| format!("clear-fault\n{id} 0\n"));
     order_at(dir, &order)

@@ -103,7 +103,7 @@ pub(crate) fn of_file_system(superblock: &Superblock) -> String {
 
 /// Why nothing can be changed any more, as JSON.
 fn failure(superblock: &Superblock) -> String {
-    // Messages have no such characters, but paths in them may.
+    // The replaced characters come only from paths within the message.
     let quoted =
         |why: String| format!("\"{}\"", why.replace(|c: char| c.is_control() || "\"\\".contains(c), " "));
     superblock.failure().map_or("null".into(), quoted)

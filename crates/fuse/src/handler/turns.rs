@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! The kernel hands requests out in the order in which they were made, but workers serve them side by side. A client
-//! usually waits for the answer to a request before it makes a dependent one. RELEASE is not: nobody waits for it. A
+//! usually waits for the answer to a request before it makes a dependent one. RELEASE is an exception: nobody waits for it. A
 //! program that closes the last descriptor of an open file and then asks for a lock that the open file had may be
 //! refused, because the worker that has read its RELEASE is still on the way. So a request that a lock is in the way of
 //! is looked at again when everything that was read before it is served (`second_look`).

@@ -31,8 +31,8 @@ impl Shared {
         if !drop_nodes(&self.announcer, nodes, || self.busy(|_| true)) {
             log::warn!("the kernel has not dropped all that it had cached within {DROP_PATIENCE:?}");
         }
-        // Written bytes reach the server anyway, and the rest of such a page is old: it is dropped when the write is
-        // answered.
+        // The request already carries the written bytes, but the rest of such a page is old: the page is dropped when the
+        // write is answered.
         for (nodeid, ranges) in self.busy(|opcode| opcode == opcode::WRITE) {
             for (offset, len) in ranges {
                 let message = inval_inode(nodeid, offset.cast_signed(), len.cast_signed());

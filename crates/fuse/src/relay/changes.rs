@@ -35,7 +35,7 @@ pub(super) struct Changes {
     earlier: BTreeMap<Arc<CallingProcess>, u64>,
     /// The process of each thread that changed something since everything was durable: a thread may end before its process does.
     callers: HashMap<u32, Option<Arc<CallingProcess>>>,
-    /// The count up to which changes are not remembered, and the count up to which they are durable.
+    /// The count up to which single changes are no longer remembered, then the count up to which changes are durable.
     forgotten: u64,
     durable: u64,
     /// Processes that are to be told.
@@ -183,7 +183,7 @@ impl Changes {
         self.untold.extend(earlier.map(|(process, _)| process));
         self.untold.retain(|process| process.lives());
         self.callers.clear();
-        // Changes that this server executes may be lost with it, too.
+        // If this server dies, the next takeover may lose changes that it executes now.
         self.recent.retain(|change| behind.contains(&change.number));
         let settled = self.recent.front().map_or(self.count, |change| change.answered - 1);
         (self.durable, self.forgotten) = (settled, settled);

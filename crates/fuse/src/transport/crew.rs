@@ -34,8 +34,8 @@ use std::fs;
 /// In place of the reader's number: several workers read; none does.
 const SEVERAL: usize = usize::MAX;
 const NOBODY: usize = usize::MAX - 1;
-/// How much a request of another client adds to `mix`; one of the same client takes 1 away. The mix rises only if more than a third of the requests
-/// come from a different client than the request before.
+/// How much a request of another client adds to `mix`; one of the same client takes 1 away. The mix rises only if more
+/// than a third of the requests come from a different client than the request before.
 const MIX_STEP: u32 = 2;
 /// At this mix several workers read; at 0 a single one reads again.
 const MIX_MANY: u32 = 32;
@@ -414,7 +414,7 @@ mod tests {
         let crew = Crew::new(1);
         let mut worker = crew.join();
         worker.await_turn();
-        // No process has that number, so its CPU is unknown.
+        // No process has the number `u32::MAX`, so its CPU is unknown.
         let serve = |worker: &mut Member<'_>, requests, is_late| {
             for _ in 0..requests {
                 let now = Instant::now();

@@ -42,7 +42,7 @@ pub(crate) fn serve(
     connection: &Connection,
     opened: mpsc::Sender<io::Result<()>>,
 ) -> io::Result<()> {
-    // A CPU that is offline, or that this process may not use, has no clients that would gain by it.
+    // An offline CPU, or a CPU outside this process's set, has no clients that could gain.
     let _ = cpu::pin(queue);
     policy::give_way(connection.options.own_session);
     let payload = connection.options.max_write.max(PAYLOAD_MIN) as usize;

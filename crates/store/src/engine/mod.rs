@@ -107,8 +107,7 @@ pub trait Engine: Send + Sync {
         Traffic::default()
     }
 
-    /// Stops waiting for the storage, which may never answer: current and later calls fail. For one that may never
-    /// answer.
+    /// Stops waiting for the storage, which may never answer: current and later calls fail.
     fn abandon(&self) {}
 
     /// Releases the storage; the engine gets no more calls.
