@@ -17,6 +17,7 @@ use crate::store::{failure, refuse_mount};
 use crate::watch::{serve_metrics, take_metrics};
 use crate::{ram_options, system_log};
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::process::Resource;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::mounted;
 use sluice_console::program::this_program;
@@ -172,7 +173,7 @@ fn serve(
     let (list, metrics) = take_metrics(&list)?;
     let (list, is_tracked) = take_track(&list);
     let (ram, mut options) = ram_options::parse_for(store.is_some(), &list)?;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
     if let Some(limit) = limit.filter(|limit| *limit < FILES_MIN) {
         let text = format!(
             "a process here may open {limit} files, and a server needs {FILES_MIN}: ulimit -n {FILES_MIN}"
@@ -183,7 +184,9 @@ fn serve(
     // Programs that run in the session of `sluice run` or of a measurement are its clients: the server is apart from both.
     options.own_session = attached || detach;
     system_log::begin(level, detach)?;
-    if ram.memory_limit.is_some() {
+    // Of a limit of its address space each thread's arena would take 64 MiB.
+    let has_limit = |resource| rustix::process::getrlimit(resource).current.is_some();
+    if ram.memory_limit.is_some() || has_limit(Resource::As) || has_limit(Resource::Data) {
         memory::keep_little();
     }
     // Before mounting: a signal in between would otherwise leave a mount without a server.

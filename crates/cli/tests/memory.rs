@@ -24,11 +24,14 @@ struct Mounted {
 impl Mounted {
     /// Mounts on `dir`; the server joins `group`.
     fn new(dir: PathBuf, options: &str, group: Option<&Path>) -> Mounted {
-        let script = match group {
-            // A shell that has joined the group becomes the command.
-            Some(group) => format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", group.display()),
-            None => "exec \"$0\" \"$@\"".into(),
-        };
+        let join = group.map(|group| format!("echo $$ > {}/cgroup.procs", group.display()));
+        Mounted::after(join.as_deref().unwrap_or("true"), dir, options)
+    }
+
+    /// Mounts on `dir` in a shell that has done `preparation`.
+    fn after(preparation: &str, dir: PathBuf, options: &str) -> Mounted {
+        // The shell becomes the command.
+        let script = format!("{preparation} && exec \"$0\" \"$@\"");
         let mut mount = Command::new("sh");
         mount.args(["-c", &script, SLUICE, "mount", "-o", options]).arg(&dir).stdin(Stdio::null());
         assert!(mount.status().expect("sh starts").success(), "mounting works here");
@@ -92,6 +95,23 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(start.elapsed() < HANG, "never happened: {what}");
         sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn a_server_with_a_limit_of_its_address_space_leaves_most_of_it_to_files() {
+    if !can_mount("a_server_with_a_limit_of_its_address_space_leaves_most_of_it_to_files") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mounted = Mounted::after("ulimit -v 1500000", scratch.dir("mnt"), "size=50%");
+    // Threads of the server work at the same time, each with memory of its own.
+    let script = "for n in 1 2 3 4 5 6 7 8; do head -c 4M /dev/zero >$0/$n & done; wait";
+    let wrote = Command::new("sh").args(["-c", script]).arg(&mounted.dir).status().expect("sh starts");
+    assert!(wrote.success());
+    let status = read_to_string(format!("/proc/{}/status", mounted.server)).expect("the server lives");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("its size");
+    let kilobytes: u64 = size.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(kilobytes < 700_000, "{kilobytes} kB of its address space are taken");
 }
 
 #[test]
