@@ -83,7 +83,8 @@ pub(crate) struct Fault {
     pub(crate) clear: Option<String>,
     /// Any file or directory of the mount
     pub(crate) dir: PathBuf,
-    /// The fault to inject: CALL,...:EFFECT, then if wanted :path=GLOB, :nth=N, :times=N; without any, the rules are listed
+    /// The fault to inject: CALL,...:EFFECT, then if wanted :path=GLOB, :nth=N, :times=N; without any, the rules are
+    /// listed
     #[arg(value_name = "RULE")]
     pub(crate) rules: Vec<String>,
 }

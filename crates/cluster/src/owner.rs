@@ -95,7 +95,8 @@ impl Owner {
         }
     }
 
-    /// Serves this node's own kernel, which has `holdings`, when the grace period is over. Returns the time from which it only waited.
+    /// Serves this node's own kernel, which has `holdings`, when the grace period is over. Returns
+    /// the time from which it only waited.
     ///
     /// # Errors
     /// If the file system has a mount that must be alone.

@@ -145,7 +145,7 @@ mod running {
     const TRIM_AT_WORK_MIN: u64 = 64 << 20;
 
     static SWITCH: CachePadded<Switch> = CachePadded::new(Switch::new());
-    /// Bytes that returned to the allocator since its last trim. *atomic, alone* *atomic, alone*
+    /// Bytes that returned to the allocator since its last trim. *atomic, alone*
     static FREED: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(0));
     /// What else can be given back.
     static KEPT: Mutex<Vec<&'static dyn Kept>> = Mutex::new(Vec::new());

@@ -37,7 +37,8 @@ impl Cursor {
     #[inline]
     pub(crate) fn at_rest(&self) -> Option<u64> {
         // The lock was free after the load began: a call that takes it meanwhile finds the same position or has moved
-        // it for good. Acquire(position): what the call did that moved it; pairs with Release(position) in move_to().
+        // it for good.
+        // Acquire(position): what the call did that moved it; pairs with Release(position) in move_to().
         (!self.moving.is_locked()).then(|| self.position.load(Ordering::Acquire))
     }
 

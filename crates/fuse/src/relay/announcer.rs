@@ -229,8 +229,8 @@ impl AnnouncerState {
 }
 
 impl Undelivered {
-    /// The time of its next check: when the announcement is late. For late contents without a thread, the thread that begins
-    /// them triggers the check.
+    /// The time of its next check: when the announcement is late. For late contents without a thread, the thread that
+    /// begins them triggers the check.
     fn due(&self, now: Instant, may_have_thread: bool) -> Option<Instant> {
         let due = self.looked + PATIENCE;
         let is_awaited =

@@ -12,7 +12,7 @@ use sluice_sync::{Arc, CachePadded};
 pub struct Tasks {
     /// *immutable*
     cpus: usize,
-    /// For each task: 1 while it sleeps or is about to sleep. *atomic (sleep)* *atomic (sleep)*
+    /// For each task: 1 while it sleeps or is about to sleep. *atomic (sleep)*
     asleep: Vec<CachePadded<AtomicU32>>,
 }
 

@@ -220,7 +220,7 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         SHRINKS_BY * wanted <= buckets && self.chains.replace(wanted)
     }
 
-    /// Forbids names for ever, if the table is empty. False if there is one.
+    /// Forbids names for ever, if the table is empty. False if it has a name.
     pub fn kill(&self) -> bool {
         loop {
             if let Some(killed) = self.try_kill() {

@@ -148,8 +148,8 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         true
     }
 
-    /// Exchanges the values of two different names, at one instant for all lookups. The names are not the same. Returns
-    /// false and changes nothing if either name is absent.
+    /// Exchanges the values of two different names, at one instant for all lookups. Returns false and changes nothing if
+    /// either name is absent.
     pub fn exchange(&mut self) -> bool {
         let (Some(source), Some(target)) = (self.first().standing(), self.second().standing()) else {
             return false;

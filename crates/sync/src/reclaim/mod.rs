@@ -164,7 +164,7 @@ pub trait Reclaim {
 pub struct Reclaimer<H> {
     /// *each protected by its mutex*
     cpus: PerCpu<Mutex<Queues<H>>>,
-    /// Bytes of the limit that no CPU has drawn; a negative value is the debt of all CPUs. *atomic* *atomic*
+    /// Bytes of the limit that no CPU has drawn; a negative value is the debt of all CPUs. *atomic*
     undrawn: CachePadded<AtomicI64>,
     /// *each place atomic*
     ghosts: Ghosts,

@@ -262,9 +262,9 @@ impl Cache {
         });
         (self.used, self.ways) = (used, Some(ways));
         if !self.to_review.is_empty() {
-            // One fence serves all of them: a fence for each would dominate the cost here. SeqCst(review): pairs with
-            // the fence in Rounds::end_if_all_flushed(). Either our load finds the epoch moved on, or flushes in the
-            // next epoch find the objects under review.
+            // One fence serves all of them: a fence for each would dominate the cost here.
+            // SeqCst(review): pairs with the fence in Rounds::end_if_all_flushed(). Either our load finds the epoch moved
+            // on, or flushes in the next epoch find the objects under review.
             fence(Ordering::SeqCst);
             let now = rounds.now_after_fence().epoch();
             self.reviews.extend(self.to_review.drain(..).map(|object| (now, object)));

@@ -143,7 +143,7 @@ struct Node {
 struct CheckedTree {
     /// The bound of inode numbers.
     numbers: Option<u64>,
-    /// For each inode with such chunks: the range of chunks that are cut off.
+    /// For each inode with chunks that are cut off: their range.
     cut_off: BTreeMap<u64, Range<u64>>,
     /// For each inode with contents, sorted by number: its number and its pages.
     contents: Vec<(u64, u64)>,

@@ -186,8 +186,8 @@ impl Kept {
         }
     }
 
-    /// Instead of what there was, the file has the chunk that is `lent`. The extent that its record names is released
-    /// with the record, in a later push.
+    /// Gives the file the `lent` chunk in place of its own. The extent that the old record names is released with that
+    /// record, in a later push.
     pub(super) fn borrow(&mut self, lent: Lent, pending: &Pending) {
         let Lent { chunk, held, absent, .. } = lent;
         if !self.borrows {

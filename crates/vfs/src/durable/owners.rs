@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! A copy of a file names the extents of the original. So an extent has *owners*, the records that name it, and is free
-//! when the last one is gone. Most extents have one owner and no such record; the others have one record at a time:
+//! when the last one is gone. Most extents have one owner and no record of their own; the others have one at a time:
 //! ```text
 //!   e place     it has two owners or more: how many
 //!   f place     it has none, and is not free yet

@@ -40,7 +40,7 @@ pub(super) struct Removals {
     /// *Per CPU; each protected by its mutex.*
     gone: PerCpu<Mutex<Vec<Removal>>>,
     /// Removals in the push that is being formed which must first look up their chunks in the tree. *Protected by its
-    /// mutex.* *Protected by its mutex.*
+    /// mutex.*
     unknown: Mutex<Vec<Gone>>,
     /// So many chunks one push removes at most. *Atomic (stands alone); written by tests.*
     most: AtomicU64,
