@@ -10,7 +10,7 @@ static BLOCKS: LockClass = LockClass::new("bucket.blocks");
 /// Bytes that are kept.
 const BYTES: usize = 32 << 20;
 
-/// What was read lately. *protected by its mutex, a leaf*
+/// Blocks that were read lately. *protected by its mutex, a leaf*
 pub(crate) struct BlockCache(Mutex<BlocksKept>);
 
 #[derive(Default)]

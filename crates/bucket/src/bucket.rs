@@ -38,7 +38,7 @@ pub enum Claim {
     /// As the only one: the next epoch. A living process that has the store open, here or elsewhere, is in the way; one that died
     /// loses the store. Whether a process elsewhere lives shows after some time, for which this waits.
     Alone,
-    /// As the only one, from any process that has the store open.
+    /// As the only owner: takes the store from any process that has it open.
     Takeover,
     /// As the owner in this epoch, which a membership gave out. Nodes that opened the store in an earlier one lose it. A process that
     /// opened it alone, and may live, is in the way.
@@ -215,8 +215,8 @@ impl Bucket {
         Store::over(Box::new(records), data, of_store(info, options))
     }
 
-    /// Opens the store to be looked at: nobody is fenced, and what is changed reaches nothing. What others write meanwhile may
-    /// show or not.
+    /// Opens the store to be looked at: nobody is fenced, and what is changed reaches nothing. Later writes of other
+    /// nodes may show or not.
     ///
     /// # Errors
     /// Errors of [`open`](Self::open), without the first three.
@@ -250,7 +250,7 @@ impl Bucket {
         Store::check_over(open, data.unwrap_or_default(), look, progress)
     }
 
-    /// What the store says of itself. It may be in use.
+    /// The store's own description. The store may be in use.
     ///
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.

@@ -24,12 +24,12 @@ struct Life {
     host: String,
 }
 
-/// What this process sees of another.
+/// This process's view of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sight {
     /// It lives, in this pid namespace of this machine.
     Here,
-    /// It is this process.
+    /// The same process.
     This,
     /// It was a process of this pid namespace, and has ended.
     Dead,
@@ -81,7 +81,7 @@ impl Claimant {
         Some((Claimant { boot, pid, nonce, life, is_of_cluster }, beat))
     }
 
-    /// What is seen of it from here.
+    /// The claimant's state, as seen from here.
     pub(crate) fn sight(&self) -> Sight {
         if self.boot.is_empty() || self.boot != boot() || !numbers_are_ours() {
             return Sight::Elsewhere;

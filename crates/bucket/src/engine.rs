@@ -85,7 +85,7 @@ pub(crate) struct Records {
     /// The number of the next push. *written by one thread at a time; atomic (stands alone)*
     next: AtomicU64,
     opening: Opening,
-    /// What SlateDB counts.
+    /// SlateDB's counters.
     recorder: Arc<DefaultMetricsRecorder>,
     stop: Arc<Stop>,
 }
@@ -141,7 +141,7 @@ impl Records {
         self.owner.epoch
     }
 
-    /// What ends all waiting for the store.
+    /// The switch that ends all waiting for the store.
     pub(crate) fn stop(&self) -> Arc<Stop> {
         self.stop.clone()
     }
@@ -260,7 +260,7 @@ impl Engine for Records {
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreError> {
         let mut is_begun = false;
         self.again(|db| {
-            // What was visited is not visited twice.
+            // No record is visited twice.
             if is_begun {
                 return Err(StoreError::Fenced);
             }
@@ -319,7 +319,7 @@ impl Engine for Records {
                 self.owner.close(&self.objects).await;
                 closed
             };
-            // All that was synchronised is there.
+            // All synchronised records are in the object store.
             let _ = self.stop.wait(close);
         }
     }

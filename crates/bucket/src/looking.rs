@@ -1,4 +1,4 @@
-//! Looking: the records of a store that is only looked at. What is applied reaches nothing.
+//! Looking: the records of a store that is only looked at. Applied batches reach no object.
 
 use crate::cache;
 use crate::engine::{Opening, POSITION, RECORDS, get, pushes, record, scan};

@@ -116,7 +116,7 @@ fn s3_settings() -> Result<bool, StoreError> {
 /// asked for again: `bytes` must be such as nobody else writes.
 ///
 /// # Errors
-/// The object store's: then it is not known whether it was made.
+/// Errors of the object store: then it is unknown whether the object was made.
 pub(crate) async fn create(objects: &Objects, path: &Path, bytes: &[u8]) -> Result<bool, StoreError> {
     const TRIES: usize = 5;
     let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
@@ -128,7 +128,7 @@ pub(crate) async fn create(objects: &Objects, path: &Path, bytes: &[u8]) -> Resu
             Err(object_store::Error::AlreadyExists { .. }) => {
                 return Ok(get(objects, path).await?.as_deref() == Some(bytes));
             }
-            // It may have been made all the same.
+            // The object may have been made all the same.
             Err(error) => last = Some(error),
         }
     }
@@ -150,7 +150,7 @@ pub(crate) async fn put(objects: &Objects, path: &Path, bytes: Vec<u8>) -> Resul
 /// # Errors
 /// The object store's.
 pub(crate) async fn get(objects: &Objects, path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    /// No object that is read so has more.
+    /// Objects read by this function are never larger.
     const MAX: u64 = 1 << 16;
     let found = match objects.get(path).await {
         // Not when the bucket, or the key of the caller, is missing.

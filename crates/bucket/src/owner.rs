@@ -261,12 +261,12 @@ async fn renew(
             return;
         }
         beat += 1;
-        // One that cannot be renewed is renewed later.
+        // A claim that cannot be renewed now is renewed later.
         let _ = objects::put(&objects, &path(epoch), claimant.encode("open", beat)).await;
     }
 }
 
-/// All epochs that have a claim. What is none is passed over.
+/// All epochs that have a claim. Other objects are passed over.
 async fn epochs(objects: &Objects) -> Result<Vec<u64>, StoreError> {
     let listed = objects.list_with_delimiter(Some(&Path::from(PREFIX))).await;
     let listed = listed.map_err(of_objects("list who has opened the store"))?;

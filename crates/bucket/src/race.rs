@@ -23,7 +23,7 @@ pub(crate) async fn accept(objects: &Objects, prefix: &str) -> Result<(), StoreE
     for race in 0..RACES {
         let path = Path::from(format!("{prefix}/{race}"));
         let raced = run(objects, &path).await;
-        // What cannot be removed is in nobody's way.
+        // An object that cannot be removed does no harm.
         let _ = objects.delete(&path).await;
         raced?;
     }

@@ -15,7 +15,7 @@ const CURES: [(&str, &str); 14] = [
     ),
     ("AccessDenied", "the key may not do that: it needs to list, get, put and delete objects of the bucket"),
     ("InvalidAccessKeyId", "the server does not know the key: see AWS_ACCESS_KEY_ID"),
-    // Of versitygw.
+    // Code of versitygw.
     ("XAdminUserNotFound", "the server does not know the key: see AWS_ACCESS_KEY_ID"),
     ("SignatureDoesNotMatch", "the secret is not that of the key: see AWS_SECRET_ACCESS_KEY"),
     ("InvalidToken", "see AWS_SESSION_TOKEN"),

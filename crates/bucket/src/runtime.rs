@@ -102,7 +102,7 @@ pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<J
     wait(async { Ok(tokio::spawn(work)) })
 }
 
-/// As [`spawn`]. Nobody waits for it.
+/// As [`spawn`]. No caller waits for it.
 pub(crate) fn apart(work: impl Future<Output = ()> + Send + 'static) {
     // Without a runtime there is nothing that could be open.
     let _ = spawn(work);

@@ -61,7 +61,7 @@ fn number(metric: &Metric) -> u64 {
     }
 }
 
-/// Of a sum that never is negative.
+/// Converts a sum, which is never negative.
 fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }

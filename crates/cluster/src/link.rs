@@ -1,4 +1,4 @@
-//! Link: a connection to another node, with what is queued for it.
+//! Link: a connection to another node, with a queue of frames.
 //!
 //! Frames are queued without waiting, and written by the thread that sends them, as far as that does not block (see
 //! [`Outbox`]). A peer that takes nothing in while more than [`QUEUE_MAX`] bytes are queued is cut off: so memory is bounded,
@@ -35,7 +35,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Queues a frame, to be written by [`flush`](Self::flush). One for a closed link is lost.
+    /// Queues a frame, to be written by [`flush`](Self::flush). A frame for a closed link is lost.
     pub(crate) fn queue(&self, frame: &Frame) {
         let queued = self.outbox.queue(|(), out| {
             out.map_or(0, |out| {

@@ -38,7 +38,7 @@ pub(crate) struct Owner {
     /// The mounts of which something was executed before. *immutable*
     requesting: BTreeSet<u64>,
     ttl: Duration,
-    /// Until when it may answer. *atomic (stands alone)*
+    /// The time until which the owner may answer. *atomic (stands alone)*
     valid_until: Arc<AtomicU64>,
     state: Mutex<State>,
     changed: Condvar,
@@ -130,7 +130,7 @@ impl Owner {
     /// Serves a mount of `node`, until its connection breaks.
     ///
     /// # Errors
-    /// The connection's, or that it says something that no honest node does.
+    /// Errors of the connection; a message that no honest node sends.
     pub(crate) fn serve(&self, node: NodeId, link: &Arc<Link>) -> io::Result<()> {
         let Frame::Attach { mount, epoch, holdings } = link.read(true)? else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -192,7 +192,7 @@ impl Owner {
         self.host.adopt(holdings)
     }
 
-    /// `node` has told what it holds. Returns when all have.
+    /// `node` has told what it holds. Returns when all nodes have.
     ///
     /// # Errors
     /// The store's.
@@ -312,7 +312,7 @@ impl Owner {
         }
     }
 
-    /// Does what may wait for the store, as the caller must not.
+    /// Runs `work`, which may wait for the store, on a thread of its own.
     fn apart(self: &Arc<Self>, work: impl FnOnce(&Owner) + Send + 'static) {
         let this = self.clone();
         if let Err(error) = Builder::new().name("cluster-remove".into()).spawn(move || work(&this)) {
@@ -347,7 +347,7 @@ impl Owner {
         state.local.clone().filter(|_| !state.is_over)
     }
 
-    /// Takes in nobody any more. True for the one that ends it.
+    /// Admits no more mounts. True for the one that ends it.
     pub(crate) fn end(&self) -> bool {
         let was_over = std::mem::replace(&mut self.state.lock().is_over, true);
         self.changed.notify_all();

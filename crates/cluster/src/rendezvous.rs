@@ -32,7 +32,7 @@ pub enum Rendezvous {
     Etcd {
         /// `http://HOST:PORT` or `https://HOST:PORT` of each member of etcd.
         endpoints: Vec<String>,
-        /// What is before the cluster's keys in etcd.
+        /// The prefix of the cluster's keys in etcd.
         name: String,
     },
 }

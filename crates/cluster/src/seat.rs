@@ -13,7 +13,7 @@ use std::io;
 
 /// Threads that serve one mount. A thread that waits for the store blocks no request while other threads are free.
 const WORKERS: usize = 8;
-/// So many requests of one mount may wait for a thread: a kernel makes fewer. More are not read.
+/// So many requests of one mount may wait for a thread: a kernel makes fewer. Further requests are not read.
 const JOBS_MAX: usize = 1024;
 
 /// A mount of another node.
@@ -39,7 +39,7 @@ pub(crate) struct Channel {
 #[derive(Default)]
 struct Notices {
     last: u64,
-    /// Those that were not taken in.
+    /// Notices that the kernel has not taken in.
     pending: BTreeMap<u64, Notice>,
     is_closed: bool,
 }

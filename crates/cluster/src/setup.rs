@@ -91,7 +91,7 @@ impl Cluster {
     /// The cluster at `place`.
     ///
     /// # Errors
-    /// If there is none; etcd's.
+    /// If the place has no cluster; errors of etcd.
     pub fn open(place: &Rendezvous) -> io::Result<Cluster> {
         let none = |kind, why: &str| {
             let place = match place {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a node does.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -21,7 +21,7 @@ pub struct Status {
     pub cluster: String,
     /// Its number.
     pub node: u64,
-    /// What it does.
+    /// The node's role.
     pub role: Role,
     /// Why it could not open the store, if it is to and waits; else left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -11,14 +11,14 @@ pub(crate) const FRAME_MAX: usize = 4 << 20;
 /// The longest first frame, which has all that a kernel holds.
 pub(crate) const ATTACH_MAX: usize = 256 << 20;
 
-/// What is said.
+/// A message between nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// To the owner, first: a mount and what its kernel holds.
     Attach {
         /// A number that the mount has for as long as it lasts.
         mount: u64,
-        /// The epoch of the owner that it was attached to before, or 0.
+        /// The epoch of the mount's last owner, or 0.
         epoch: u64,
         /// [`Holdings`](sluice_fuse::Holdings).
         holdings: Vec<u8>,
@@ -40,7 +40,7 @@ pub enum Frame {
     Notice(u64, Vec<u8>),
     /// To the owner: the notice with this number was taken in.
     Noticed(u64),
-    /// To the owner, now and then; and back, with the same time.
+    /// A ping to the owner, now and then; the owner returns the same time.
     Ping(u64),
     /// See [`Ping`](Frame::Ping).
     Pong(u64),
@@ -87,7 +87,7 @@ fn message(out: &mut Vec<u8>, kind: u8, bytes: &[u8]) {
 /// Reads a frame, without its length.
 ///
 /// # Errors
-/// `InvalidData` if it is none.
+/// `InvalidData` if the bytes are no frame.
 pub fn decode(bytes: &[u8]) -> io::Result<Frame> {
     let (&kind, rest) = bytes.split_first().ok_or(ErrorKind::InvalidData)?;
     let one = || {

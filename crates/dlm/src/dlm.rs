@@ -107,7 +107,7 @@ struct Peers {
     view: View,
 }
 
-/// What is asked of the membership.
+/// A change that this node requests from the membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wish {
     Fence(NodeId),

@@ -5,7 +5,7 @@ use crate::{Mode, NodeId, Range};
 use std::ops::{Deref, DerefMut};
 use std::{mem, slice};
 
-/// What a node has.
+/// A node's grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) node: NodeId,

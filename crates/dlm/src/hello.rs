@@ -7,7 +7,7 @@ use std::io;
 /// The longest name of a cluster.
 const CLUSTER_MAX: usize = 64;
 
-/// What a node says first.
+/// The first message of a node on a new connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The protocol that is spoken, and its version.

@@ -22,15 +22,15 @@ pub(crate) const LOCAL_BYTES: u64 = 208;
 pub(crate) struct Local {
     /// *immutable*
     pub(crate) key: Key,
-    /// What may be given out without asking. *atomic*
+    /// The modes that may be given out without asking the master. *atomic*
     pub(crate) word: LockWord,
-    /// One pin for each that holds or waits. *atomic*
+    /// One pin for each holder and each waiter. *atomic*
     pub(crate) usage: Usage,
     /// *protected by the shard's mutex; by its own for listings*
     pub(crate) slow: SmallMutex<Slow>,
 }
 
-/// What is said of it between nodes.
+/// The state exchanged between nodes.
 pub(crate) struct Slow {
     /// The cached grant; number 0, which no grant has, if none is cached.
     token: Token,
@@ -40,7 +40,7 @@ pub(crate) struct Slow {
     extra: Option<Box<LocalExtra>>,
 }
 
-/// What most locks do not have.
+/// The state that most locks lack.
 #[derive(Default)]
 struct LocalExtra {
     value: Option<Value>,
@@ -54,9 +54,9 @@ struct LocalExtra {
 pub(crate) struct More {
     /// The requests that wait on this node, in order; conversions first.
     pub(crate) waiters: VecDeque<Waiter>,
-    /// What the master was asked for.
+    /// The pending request to the master.
     pub(crate) request: Option<Request>,
-    /// What the master asks for.
+    /// The master's pending revoke.
     pub(crate) revoke: Option<Revoke>,
     /// The master's revocation of a grant that has not arrived yet.
     pub(crate) early: Option<Revoke>,
@@ -254,7 +254,7 @@ impl Slow {
         self.more().is_none_or(|more| more.allows(mode))
     }
 
-    /// Forgets what there is to say of nothing.
+    /// Frees empty state.
     pub(crate) fn tidy(&mut self) {
         let Some(extra) = &mut self.extra else { return };
         extra.more.take_if(|more| {

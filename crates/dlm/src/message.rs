@@ -23,7 +23,7 @@ pub struct Value {
     pub version: (Token, u64),
     /// False if a holder that could change it died: it may have been changed since.
     pub is_certain: bool,
-    /// What it says.
+    /// The content.
     pub bytes: Box<[u8]>,
 }
 
@@ -32,7 +32,7 @@ pub struct Value {
 pub struct Next {
     /// The node.
     pub node: NodeId,
-    /// What it gets.
+    /// The range of the new grant.
     pub range: Range,
     /// How strongly.
     pub mode: Mode,
@@ -47,7 +47,7 @@ pub struct Next {
 pub struct Answer {
     /// The token of the grant that was to be handed on.
     pub token: Token,
-    /// Whether it was. If not, it never will be.
+    /// Whether it was. False: it was not, and never will be.
     pub is_handed: bool,
 }
 
@@ -79,7 +79,7 @@ pub enum Body {
     Release {
         /// The grant.
         token: Token,
-        /// What is left of it.
+        /// The mode that the node keeps.
         to: Option<Mode>,
         /// The value, if the node changed it.
         value: Option<Value>,
@@ -167,7 +167,7 @@ pub enum Message {
         epoch: u64,
         /// The resource and range.
         key: Key,
-        /// What about it.
+        /// The message about the resource.
         body: Body,
     },
     /// To a new master: the node has told all that it has of the shard.

@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 /// The number of a shard. All resources of a shard have the same master.
 pub type ShardId = u16;
 
-/// The number of a node. A node that joins again gets another one, which nobody had before.
+/// The number of a node. A node that joins again gets a new number, which no node had before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct NodeId(pub u64);
 
@@ -19,7 +19,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Names of up to so many bytes stand where they are used. More would make each name longer.
+/// Names of up to this many bytes are stored inline. More would make each name longer.
 const SHORT_MAX: usize = 20;
 
 /// A resource.
@@ -65,7 +65,7 @@ impl Name {
         }
     }
 
-    /// What it is called.
+    /// The name's bytes.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Text::Short(_, length, bytes) => &bytes[..usize::from(*length)],
@@ -73,7 +73,7 @@ impl Name {
         }
     }
 
-    /// What it takes of the heap.
+    /// Bytes of the heap that the name takes.
     pub(crate) fn heap_bytes(&self) -> usize {
         match &self.0 {
             Text::Short(..) => 0,
@@ -128,10 +128,10 @@ pub struct Range {
 }
 
 impl Range {
-    /// All of it.
+    /// The whole resource.
     pub const WHOLE: Range = Range { start: 0, end: u64::MAX };
 
-    /// From `start` to `end`, both included. None if that is nothing.
+    /// From `start` to `end`, both included. None if the range is empty.
     pub fn new(start: u64, end: u64) -> Option<Range> {
         (start <= end).then_some(Range { start, end })
     }

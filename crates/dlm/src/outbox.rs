@@ -30,10 +30,10 @@ pub struct Outbox<S> {
 
 struct Outgoing<S> {
     session: S,
-    /// What is to be written to this connection.
+    /// Bytes queued for this connection.
     queued: Vec<u8>,
     connection: Option<Arc<Secure>>,
-    /// The writer thread writes, and others leave it all to that one.
+    /// The writer thread writes, and other threads leave all bytes to it.
     is_handed: bool,
     is_closed: bool,
 }
@@ -83,7 +83,7 @@ impl<S> Outbox<S> {
         }
     }
 
-    /// What is queued for `connection`. For the thread that has the turn.
+    /// Takes the bytes queued for `connection`. For the thread that has the turn.
     fn take_queued(&self, connection: &Arc<Secure>) -> Vec<u8> {
         let mut state = self.state.lock();
         let is_current = state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection));
@@ -107,7 +107,7 @@ impl<S> Outbox<S> {
         self.wake.notify_one();
     }
 
-    /// Whether there is a connection, which is not known to be broken.
+    /// Whether a connection exists that is not known to be broken.
     pub fn is_connected(&self) -> bool {
         self.state.lock().connection.is_some()
     }

@@ -40,7 +40,7 @@ pub struct ProbeStep {
 pub struct RequestBefore {
     /// Its node.
     pub node: NodeId,
-    /// What it is for.
+    /// The range of the request.
     pub range: Range,
     /// Its number.
     pub serial: u64,

@@ -87,17 +87,17 @@ struct Demand {
 /// Grants that a request waits for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GrantInTheWay {
-    /// Whose grant it is, of what.
+    /// The node and range of the grant.
     pub(crate) grant: (NodeId, Range),
     /// The mode that it is in the way of.
     pub(crate) wanted: Mode,
     /// Names the requests through which it is.
     pub(crate) way: u64,
-    /// Of these, the ones before it. They may have been withdrawn meanwhile.
+    /// The earlier requests among these. They may have been withdrawn meanwhile.
     pub(crate) through: Vec<RequestBefore>,
 }
 
-/// What a call needs besides the queue.
+/// The master's state that a call needs besides the queue.
 pub(crate) struct Desk<'a> {
     /// The token of the last grant of the shard.
     pub(crate) last: &'a mut Token,

@@ -7,10 +7,10 @@
 use crate::Message;
 use std::collections::VecDeque;
 
-/// What goes over the network.
+/// A message on the network, with its number and an acknowledgement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Its number, or 0 if it has no message.
+    /// The packet's number, or 0 without a message.
     pub number: u64,
     /// The number up to which all packets of the other side have arrived.
     pub acknowledged: u64,
@@ -18,7 +18,7 @@ pub struct Packet {
     pub message: Option<Message>,
 }
 
-/// One side of a session.
+/// A node's side of a session.
 #[derive(Debug, Default)]
 pub struct Session {
     /// The number of the last packet.

@@ -208,7 +208,7 @@ pub struct Secure {
     tcp: TcpStream,
     /// *protected by its mutex, which is held across no I/O*
     channel: Mutex<TlsChannel>,
-    /// What is encrypted and not written yet. Held by a thread that writes, so that records keep their order.
+    /// Encrypted bytes that are not written yet. Held by a thread that writes, so that records keep their order.
     writing: Mutex<Vec<u8>>,
 }
 

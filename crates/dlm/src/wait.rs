@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 /// So often a thread lets others run before it sleeps. To be woken takes about as long as an answer does.
 const YIELDS: u32 = 60;
 
-/// What becomes of a request.
+/// The result of a request.
 pub type Outcome = Result<(), LockError>;
 
 /// A request that waits.
@@ -42,7 +42,7 @@ impl Wait {
         waker
     }
 
-    /// What became of it, if that is known.
+    /// The result, if it is known.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         self.state.lock().outcome
     }

@@ -176,7 +176,7 @@ fn option<T>(out: &mut Vec<u8>, what: Option<&T>, write: impl FnOnce(&mut Vec<u8
 /// The packet of a frame without its length.
 ///
 /// # Errors
-/// If it is none.
+/// If the frame is invalid.
 pub fn decode(frame: &[u8]) -> Result<Packet, Invalid> {
     let mut from = Reader(frame);
     let (number, acknowledged) = (from.number()?, from.number()?);
@@ -194,7 +194,7 @@ pub fn decode(frame: &[u8]) -> Result<Packet, Invalid> {
     if from.0.is_empty() { Ok(Packet { number, acknowledged, message }) } else { Err(Invalid) }
 }
 
-/// What is left to read.
+/// The bytes left to read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

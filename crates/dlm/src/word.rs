@@ -29,7 +29,7 @@ const USED: u64 = 1 << 5;
 #[derive(Debug, Default)]
 pub(crate) struct LockWord(AtomicU64);
 
-/// Where a mode is counted: its lowest bit, and all of them.
+/// The bit field that counts a mode: its lowest bit, and all its bits.
 const fn count_of(mode: Mode) -> (u64, u64) {
     match mode {
         Mode::Pw => (1 << 56, 1 << 56),
@@ -96,7 +96,7 @@ impl LockWord {
         self.0.fetch_sub(count_of(mode).0, Ordering::AcqRel) & SHUT != 0
     }
 
-    /// What is cached.
+    /// The cached mode.
     pub(crate) fn cached(&self) -> Option<Mode> {
         // Acquire(unlock): the owner of the slow state passes on what holders did.
         cached_in(self.0.load(Ordering::Acquire))

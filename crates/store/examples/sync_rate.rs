@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// How often the two sides take turns.
 const TURNS: u32 = 8;
 
-/// What some threads did together.
+/// The joint work of some threads.
 #[derive(Default)]
 struct Rate {
     calls: u64,
@@ -82,7 +82,7 @@ impl Rate {
     }
 }
 
-/// What `threads` do in this time.
+/// The rate of `threads` threads over this time.
 fn rate<W: FnMut() + Send>(threads: usize, length: Duration, worker: impl Fn(usize) -> W) -> Rate {
     let counts: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads)

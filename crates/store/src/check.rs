@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const FINDINGS_MAX: usize = 1000;
 /// Bytes of the tree that a check keeps in memory.
 const CACHE: usize = 16 << 20;
-/// Bytes of the log that are in memory when it is cut.
+/// Bytes of the log in memory while the log is cut off.
 const CUT_MEMORY: u64 = 64 << 20;
 
 /// How bad a finding is.
@@ -45,27 +45,27 @@ pub enum Gravity {
     Damage,
 }
 
-/// What a check found.
+/// A finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub gravity: Gravity,
-    /// What is wrong, and where.
+    /// The fault and its place.
     pub text: String,
 }
 
 /// How far a check has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being looked at.
+    /// The part that the check works on.
     pub part: &'static str,
-    /// So much of it is done.
+    /// The amount done.
     pub done: u64,
     /// So much there is; 0: not known yet.
     pub of: u64,
 }
 
-/// What a check tells.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The first [`FINDINGS_MAX`] findings.
@@ -267,7 +267,7 @@ fn parts(disk: &dyn Disk) -> Result<(Log, RedbEngine, u32), StoreError> {
     Ok((log, engine, blocks_of(found.segment_size)))
 }
 
-/// Looks for files that are none of the store's, and for a `super` that is too long.
+/// Finds foreign files in the store's directory, and a `super` that is too long.
 fn names(disk: &dyn Disk, report: &mut Report) -> Result<(), StoreError> {
     let segment = |found: &str| {
         let number = found.strip_prefix("segment-").and_then(|number| u32::from_str_radix(number, 16).ok());
@@ -523,7 +523,8 @@ fn unlike(segments: &Segments, extent: &Extent, buf: &mut Vec<u8>) -> Result<Opt
     Ok(None)
 }
 
-/// Ends the look at records, and shows all once more if something was found. What cannot be read is found already.
+/// Ends the look at records, and shows all once more if something was found. Unreadable records have been reported
+/// before.
 fn show_again(engine: &dyn Engine, look: &mut dyn Look, report: &mut Report) {
     look.end(report);
     if report.found > 0 {

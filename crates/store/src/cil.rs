@@ -43,7 +43,7 @@ static BUFFER: LockClass = LockClass::new("store.cil.buffer");
 
 /// Room is mostly taken in multiples of this many bytes.
 const GRAIN: u64 = 1024;
-/// What a caller has broken.
+/// The message for a caller that breaks this rule.
 const ASKED: &str = "a transaction writes no more than it asked for";
 
 /// Records that wait for the next push.
@@ -193,7 +193,7 @@ impl Added {
     }
 }
 
-/// What a push took.
+/// The content of a push.
 pub(crate) struct Cut {
     /// One buffer of records for each CPU, then the source's records.
     pub(crate) records: Vec<Records>,
@@ -284,8 +284,7 @@ impl Cil {
     }
 }
 
-/// One change that reaches the disk whole or not at all. A transaction stays on its thread, and ends when it is
-/// dropped.
+/// An atomic change: the disk gets all of it or none. A transaction stays on its thread, and ends when it is dropped.
 pub struct Transaction<'c> {
     cil: &'c Cil,
     /// Bytes that were asked for and not written yet. *owner only*

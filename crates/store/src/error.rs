@@ -2,7 +2,7 @@
 
 use std::{error, fmt, io};
 
-/// What went wrong with a store.
+/// An error of a store.
 #[derive(Debug)]
 pub enum StoreError {
     /// The directory holds no store.
@@ -25,7 +25,8 @@ pub enum StoreError {
     Io(&'static str, io::Error),
     /// An earlier error of the disk ended all writing; what was synchronised before is safe.
     Failed(String),
-    /// Another node has opened the store since, and what this one writes no longer counts. What was synchronised before is safe.
+    /// Another node has opened the store since, and what this one writes no longer counts. Synchronised changes are
+    /// safe.
     Fenced,
 }
 

@@ -22,7 +22,7 @@ pub(crate) const VERSION: u32 = 7;
 pub(crate) const SUPER_SIZE: usize = 512;
 const MAGIC: &[u8; 8] = b"sluicefs";
 
-/// What the file `super` says.
+/// The content of the file `super`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Super {
     /// The version of the format that it has.
@@ -51,7 +51,7 @@ impl Super {
         bytes
     }
 
-    /// What `bytes` say.
+    /// Decodes `bytes`.
     ///
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`].

@@ -21,7 +21,7 @@ use sluice_sync::{Arc, Condvar, LockClass, Mutex};
 
 static GROUP: LockClass = LockClass::new("store.group");
 
-/// What a member waits for.
+/// The event that ends a member's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemberWait {
     Gathers,
@@ -37,10 +37,10 @@ struct Group {
     changed: Condvar,
 }
 
-/// What became of a member.
+/// The outcome of a member's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemberEnd {
-    /// It is to lead.
+    /// The member must lead.
     Lead,
     /// The push has ended: whether it succeeded.
     Ended(bool),

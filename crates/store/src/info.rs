@@ -12,10 +12,10 @@ use crate::{Options, Store, StoreError};
 use sluice_sync::Arc;
 use std::ops::Range;
 
-/// What a store says of itself.
+/// A store's description of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Which store it is.
+    /// The store's UUID.
     pub uuid: [u8; 16],
     /// The version of its format.
     pub version: u32,
@@ -28,12 +28,12 @@ pub struct Info {
     pub is_volatile: bool,
 }
 
-/// What is in a store.
+/// The content of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     /// Bytes of the log whose batches the tree does not hold: what the next start replays.
     pub log_used: u64,
-    /// Those batches.
+    /// The number of these batches.
     pub batches: u64,
     /// Bytes of segments that records name, as of the tree.
     pub data_bytes: u64,
@@ -57,7 +57,7 @@ impl Info {
         Super { version, uuid, log_size, segment_size, is_volatile }.encode().to_vec()
     }
 
-    /// What [`encode`](Self::encode) wrote.
+    /// Decodes the bytes that [`encode`](Self::encode) wrote.
     ///
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`].
@@ -73,7 +73,7 @@ impl Info {
 }
 
 impl Store {
-    /// What the store on `disk` says of itself. It may be in use.
+    /// The description of the store on `disk`. The store may be in use.
     ///
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the disk's.

@@ -65,7 +65,7 @@ impl Position {
     /// Bytes of an encoded one.
     pub(crate) const LEN: usize = 20;
 
-    /// Of an empty log.
+    /// The position in an empty log.
     pub(crate) fn start() -> Position {
         Position { sequence: 1, offset: 0, chain: 0 }
     }
@@ -79,7 +79,7 @@ impl Position {
         bytes
     }
 
-    /// What [`encode`](Self::encode) wrote, if `bytes` are that.
+    /// Decodes the bytes that [`encode`](Self::encode) wrote, if they are valid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Position> {
         let bytes: &[u8; Position::LEN] = bytes.try_into().ok()?;
         let chain = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);

@@ -13,7 +13,7 @@ pub(crate) enum Mutant {
     FreedEarly,
     /// The engine's position moves without what it stands for.
     PositionWithoutRecords,
-    /// A batch counts as durable before those in front of it are.
+    /// A batch counts as durable before its predecessors.
     DoneOutOfOrder,
     /// A batch keeps the older of two versions of a key.
     OldestVersion,

@@ -93,7 +93,7 @@ impl Store {
         }
         let opened = Store::open_found(disk.clone(), found, options.clone(), planted);
         if opened.is_err() && options.volatile {
-            // Nothing was lost. What goes wrong with that is no news.
+            // Nothing was lost. The caller gets the error of the open.
             let _ = end_volatile(&*disk);
         }
         opened
@@ -268,7 +268,7 @@ pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super, StoreError> {
     if found.is_volatile { Err(StoreError::Lost) } else { Ok(found) }
 }
 
-/// What the file `super` says.
+/// The content of the file `super`.
 ///
 /// # Errors
 /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the disk's.

@@ -100,7 +100,8 @@ impl Records {
         self.push_as(key, version, value, false);
     }
 
-    /// Adds a record whose value is made of the one before it. No other record of the key is among those that are absorbed together.
+    /// Adds a record whose value derives from the key's former value. No other record of the key is among those that
+    /// are absorbed together.
     pub(crate) fn push_splice(&mut self, key: &[u8], version: u64, splice: &Splice) {
         self.push_as(key, version, Some(splice.bytes()), true);
     }
@@ -114,7 +115,7 @@ impl Records {
         self.index.push(Place { part: 0, key_at, key_len: key.len() as u16, is_splice, value_len, version });
     }
 
-    /// Adds that records name a span from now on, or no more.
+    /// Adds that records begin or cease to name a span.
     pub(crate) fn push_change(&mut self, change: Change) {
         self.changes.push(change);
     }
@@ -241,7 +242,7 @@ impl Batch {
         self.parts = vec![Arc::new(to)];
     }
 
-    /// What [`encode`](Self::encode) made.
+    /// The bytes that [`encode`](Self::encode) made.
     pub(crate) fn encoded(&self) -> &[u8] {
         self.parts.first().map_or(&[], |bytes| bytes)
     }

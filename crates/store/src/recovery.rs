@@ -17,7 +17,7 @@ pub(crate) struct Behind {
 }
 
 impl Default for Behind {
-    /// Of an empty store.
+    /// The state of an empty store.
     fn default() -> Self {
         Behind { position: Position::start(), table: Table::default() }
     }
@@ -49,7 +49,7 @@ impl Behind {
 /// Whether a store may be recovered whose log is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DamagedLog {
-    /// Nothing is written then.
+    /// Recovery stops without a write.
     Refused,
     /// Batches behind the damage are lost: the log goes on with fresh batch numbers, so that old batches are invalid.
     CutOff,

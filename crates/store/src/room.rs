@@ -17,7 +17,7 @@ const ROUNDS: usize = 4;
 /// Whether the disk has room for growth.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// Bytes of the disk that are kept for what must go on. *immutable*
+    /// Bytes of the disk reserved for changes that must go on. *immutable*
     reserve: u64,
     /// There was less at the last look. *atomic, alone*
     is_full: AtomicBool,

@@ -42,7 +42,7 @@ use std::{io, mem};
 
 /// A batch that takes more than this part of the log goes to the tree at once.
 const LARGE_SHARE: u64 = 2;
-/// From this part of the log, or of the memory for it, on there is a checkpoint.
+/// When records take this share of the log, or of its memory, a checkpoint begins.
 pub(crate) const CHECKPOINT_SHARE: u64 = 4;
 /// Part of the log, and of the memory for it, that records may take before a push is formed: what waits, is in flight and is padded
 /// must fit.
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) below: Arc<dyn Disk>,
     pub(crate) room: Room,
     pub(crate) cil: Cil,
-    /// What adds to each push. *set once*
+    /// The source that adds records to each push. *set once*
     pub(crate) source: OnceLock<Box<dyn Source>>,
     /// None: the engine makes each batch durable by itself. *immutable*
     pub(crate) log: Option<Log>,
@@ -105,7 +105,7 @@ pub(crate) struct Core {
     pub(crate) changed: Condvar,
     /// Signals work for the store's thread.
     pub(crate) work: Condvar,
-    /// The thread of the store sleeps until there is something to do. *atomic (idle)*
+    /// The store's thread sleeps until it has work. *atomic (idle)*
     pub(crate) idle: AtomicBool,
     /// `state.failed` is set. *atomic (stands alone), set once*
     pub(crate) failed: AtomicBool,
@@ -146,7 +146,7 @@ pub(crate) struct Done {
     pub(crate) cut: u64,
 }
 
-/// What a push took.
+/// The content of a push.
 enum Taken<'c> {
     /// Nothing is left to write: the number of the last batch.
     All(u64),
@@ -168,7 +168,7 @@ impl Drop for Taking<'_> {
     }
 }
 
-/// What a store is doing.
+/// The state of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Bytes of records that wait for a push.
@@ -222,7 +222,7 @@ impl Store {
         self.core.sync()
     }
 
-    /// Has the thread of the store push as soon as it can. Nobody waits for it.
+    /// Has the thread of the store push as soon as it can. The caller does not wait.
     pub fn push_soon(&self) {
         let mut state = self.core.state.lock();
         if !mem::replace(&mut state.again, true) {
@@ -322,7 +322,7 @@ impl Store {
         self.core.segments.read(extent, offset, buf)
     }
 
-    /// What each of `extents` holds. Adjacent extents are read with one call of the disk.
+    /// The content of each of `extents`. Adjacent extents are read with one call of the disk.
     ///
     /// # Errors
     /// Errors of [`read_extent`](Self::read_extent).
@@ -368,7 +368,7 @@ impl Store {
         self.core.engine.traffic()
     }
 
-    /// What the store is doing.
+    /// The state of the store.
     pub fn stats(&self) -> Stats {
         let data_bytes = self.core.segments.live_bytes();
         let state = self.core.state.lock();
@@ -393,7 +393,7 @@ impl Drop for Store {
             // The thread does not panic; if it did, the store is closed all the same.
             let _ = thread.join();
         }
-        // One that has failed writes nothing.
+        // A failed store writes nothing.
         let _ = self.close();
     }
 }
@@ -408,7 +408,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes what waits as one batch: its number, or that of the last one if nothing waits.
+    /// Writes waiting records as one batch; returns its number, or the last batch's number if no records wait.
     pub(crate) fn push(&self) -> Result<u64, StoreError> {
         self.room.look(&*self.disk);
         let taken = {
@@ -496,7 +496,7 @@ impl Core {
         while state.used + span > self.log_size || is_too_much(&state) {
             state.check()?;
             if state.unapplied.is_empty() {
-                // What takes the room is being written.
+                // The records that take the room are being written.
                 state = self.changed.wait(state);
             } else {
                 let count = state.unapplied.len();
@@ -512,7 +512,7 @@ impl Core {
         Ok(())
     }
 
-    /// The batch is written: counts it as done behind those before it.
+    /// Counts the written batch as done, after all earlier batches.
     fn finish(&self, formed: Formed, cut: u64) -> Result<(), StoreError> {
         let Formed { sequence, batch, span, next, .. } = formed;
         let mut state = self.state.lock();

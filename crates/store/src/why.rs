@@ -20,7 +20,7 @@ impl Why {
         }
     }
 
-    /// What is said to a caller.
+    /// The error for a caller.
     pub(crate) fn error(&self) -> StoreError {
         match self {
             Why::Fenced => StoreError::Fenced,

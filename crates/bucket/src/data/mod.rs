@@ -65,11 +65,11 @@ const PAUSES: Range<Duration> = Duration::from_millis(20)..Duration::from_secs(1
 /// The segments of a store.
 pub(crate) struct DataDisk {
     shared: Arc<DataShared>,
-    /// Those in use, by number. *protected by its mutex*
+    /// The segment files in use, by number. *protected by its mutex*
     files: Mutex<BTreeMap<u32, Weak<SegmentFile>>>,
 }
 
-/// What all segments share.
+/// The state that all segments share.
 struct DataShared {
     objects: Objects,
     /// The epoch of the owner that writes; None for segments that are only read.
@@ -303,7 +303,7 @@ impl SegmentFile {
         let _turn = self.shared.giving.acquire().await;
         let to_the_end = bytes.end >= self.shared.segment_size;
         let learn = || async { self.listed().await.map(|listed| self.state.lock().parts.learn(listed)) };
-        // What is not known is not deleted.
+        // Unknown parts are not deleted.
         if to_the_end {
             let _ = learn().await;
         } else if !self.state.lock().parts.are_listed {
@@ -374,7 +374,7 @@ impl SegmentFile {
             let number = piece_of(&part_there, next);
             if let (kept, true) = kept(&part_there, number) {
                 let piece = self.clone().piece(part_there.clone(), number, kept);
-                // A thread that asks for it then is told what was wrong.
+                // A thread that asks for the piece later gets the error.
                 apart(async { drop(piece.await) });
             }
             next = part_there.bytes.start + (number + 1) * PIECE;

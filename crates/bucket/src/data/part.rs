@@ -22,7 +22,7 @@ pub(super) struct SegmentPart {
     pub(super) content: Option<Bytes>,
 }
 
-/// What is known of a segment.
+/// The parts of a segment.
 #[derive(Default)]
 pub(super) struct SegmentParts {
     /// Written bytes that are in no part yet, by offset; adjacent writes form one piece.
@@ -113,7 +113,7 @@ impl SegmentParts {
 }
 
 impl SegmentPart {
-    /// One that is about to be sent.
+    /// A part that is about to be sent.
     pub(super) fn new(id: PartId, start: u64, content: Bytes) -> SegmentPart {
         let bytes = start..start + content.len() as u64;
         SegmentPart { id, bytes, dead: Vec::new(), content: Some(content) }

@@ -28,7 +28,8 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Where a piece is, or comes, and whether it is new here. Simultaneous readers of a piece share one fetch.
+    /// The cell for a piece, which may still be empty, and whether the piece is new here. Simultaneous readers of a
+    /// piece share one fetch.
     pub(super) fn piece(&self, id: PieceId) -> (Arc<OnceCell<Bytes>>, bool) {
         let mut pieces = self.0.lock();
         if let Some((_, kept)) = pieces.iter().find(|(one, _)| *one == id) {

@@ -21,7 +21,7 @@ const CALL_PATIENCE: Duration = Duration::from_secs(1);
 const ATTACHING: u32 = 8;
 /// The protocol and its version.
 const PROTOCOL: [u8; 8] = *b"slucfsc4";
-/// Of a question for the status, ...
+/// The protocol of a question for the status, ...
 const STATUS: [u8; 8] = *b"slucfss1";
 /// ... and for the complete statistics of the node's mount.
 const STAT: [u8; 8] = *b"slucfst1";
@@ -50,7 +50,7 @@ impl Uplink for Uplinked {
 /// Asks the node at `address`, of the cluster with this name, for its [`Status`](crate::Status) as JSON.
 ///
 /// # Errors
-/// If it cannot be reached, or does not belong to the cluster.
+/// If the node cannot be reached, or belongs to another cluster.
 pub fn ask_status(address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
     ask(STATUS, address, cluster, identity)
 }

@@ -49,7 +49,7 @@ const RENEWALS: u32 = 4;
 const SEEK_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(20);
-/// The shard. There is one.
+/// The shard. The cluster has one shard.
 const SHARD: u16 = 0;
 
 /// Opens the store for the owner in this epoch. Nodes that opened it in an earlier epoch have lost it.
@@ -119,7 +119,7 @@ struct Closing {
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// What a node does now.
+/// The current state of a node.
 #[derive(Default)]
 struct At {
     owner: Option<Arc<Owner>>,
@@ -202,12 +202,12 @@ impl Node {
         self.inner.address
     }
 
-    /// What it is and does.
+    /// The node's status.
     pub fn status(&self) -> Status {
         self.inner.status()
     }
 
-    /// Waits until the mount has a server, or for as long as `limit`. True if it has one.
+    /// Waits until the mount has a server, or for as long as `limit`. True if the mount has one.
     pub fn await_server(&self, limit: Duration) -> bool {
         let end = now() + nanoseconds(limit);
         while self.status().role == Role::Waiting {
@@ -262,7 +262,7 @@ impl Node {
         }
         let link = {
             let mut role = inner.role.lock();
-            // What is under way comes too late.
+            // A search under way comes too late.
             role.seeking = None;
             role.link.take()
         };
@@ -284,7 +284,7 @@ impl Node {
         }
         // If it cannot be reached the lease runs out.
         let left = inner.membership.leave(inner.id());
-        // What the other threads gave up meanwhile.
+        // Waits for stores that the other threads gave up meanwhile.
         closed.and(inner.await_closing()).and(left)
     }
 }
@@ -295,7 +295,7 @@ impl Drop for Node {
             // In use: a destructor has nobody to tell.
             let _ = self.inner.relay.unmount_lazily();
         }
-        // Nobody is there to be told.
+        // A destructor has no caller to tell.
         let _ = self.end();
     }
 }

@@ -159,7 +159,7 @@ impl Inner {
         };
         let open = milliseconds(begun, now());
         log::info!("this node is the owner, epoch {}: the store was opened in {open} ms", owned.epoch);
-        // The others are listened to from here on. The keeper goes on to tell which are alive.
+        // From here on the node listens to the others. The keeper goes on to tell which are alive.
         let this = self.clone();
         let serve = move || {
             let opened_at = now();

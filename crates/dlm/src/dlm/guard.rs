@@ -30,7 +30,7 @@ impl<'a> Guard<'a> {
         self.held.as_ref().expect("it is there until it is dropped")
     }
 
-    /// What is locked.
+    /// The locked range.
     pub fn key(&self) -> &Key {
         self.held().key()
     }

@@ -29,7 +29,7 @@ impl Dlm {
 /// Asks the node whose [`Config::status`](super::Config::status) is `socket`.
 ///
 /// # Errors
-/// If none answers there.
+/// If no server answers there.
 pub fn ask_status(socket: &Path, json: bool) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWER_PATIENCE))?;

@@ -34,7 +34,7 @@ impl Keeper for InMemory {
         let mut registry = self.registry.lock();
         let revision = registry.view().revision;
         let result = change(&mut registry);
-        // What waits, waits for a newer view.
+        // Waiting calls wait for a newer view.
         if registry.view().revision != revision {
             self.changed.notify_all();
         }

@@ -117,7 +117,7 @@ impl LeaseDirectory {
         let own = self.dir.join(own);
         let written = write_durably(&own, &serde_json::to_vec(saved)?);
         let linked = written.and_then(|()| fs::hard_link(&own, self.whole(number)));
-        // What stays is removed later.
+        // A file that stays is removed later.
         let _ = fs::remove_file(&own);
         match linked {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),

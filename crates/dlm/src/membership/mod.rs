@@ -19,7 +19,7 @@ use crate::{NodeId, ShardId};
 use sluice_sync::time::Duration;
 use std::io;
 
-/// What all nodes trust.
+/// The registry of members and masters that all nodes trust.
 ///
 /// # Then
 /// - a member is called dead when its lease is over, by a clock that the one of its machine does not lag behind by more than the

@@ -37,7 +37,7 @@ pub struct Ticket {
     party: Option<(LockParty, u64)>,
 }
 
-/// What became of a request.
+/// The result of submitting a request.
 #[derive(Debug)]
 pub enum Submitted {
     /// The lock is held.
@@ -55,8 +55,9 @@ pub struct Want {
     pub is_try: bool,
     /// Is called when another node wants the lock while it is held.
     pub notice: Option<Notice>,
-    /// What the lock is for. A wait fails with [`LockError::Deadlock`] if it is the last of several by which parties wait for
-    /// each other's locks in a circle. Such a lock is not found by the shortest way, and costs no message more.
+    /// The party that wants the lock. A wait fails with [`LockError::Deadlock`] if it is the last of several by which
+    /// parties wait for each other's locks in a circle. Such a lock is not found by the shortest way, and costs no
+    /// message more.
     pub party: Option<LockParty>,
 }
 
@@ -84,7 +85,7 @@ impl From<Mode> for Want {
 }
 
 impl Held {
-    /// What is locked.
+    /// The locked range.
     pub fn key(&self) -> &Key {
         &self.local.key
     }
@@ -101,7 +102,7 @@ impl Held {
 }
 
 impl Ticket {
-    /// What became of it, if that is known.
+    /// The result, if it is known.
     pub fn outcome(&self) -> Option<Outcome> {
         self.wait.outcome()
     }
@@ -284,7 +285,7 @@ impl<E: Effects> Node<E> {
         });
     }
 
-    /// Ends a request: what became of it, and what is held now. One that is not decided yet is withdrawn.
+    /// Ends a request: returns its result and the lock held now. An undecided request is withdrawn.
     pub fn finish(&self, now: u64, ticket: Ticket) -> (Outcome, Option<Held>) {
         let Ticket { wait, mode, holds, held, party } = ticket;
         let local = held.local.clone();

@@ -115,7 +115,7 @@ impl<E: Effects> Node<E> {
         locals
     }
 
-    /// Tells the new owners of `shards` what this node has of them, and what it waits for.
+    /// Reports this node's locks and requests to the new owners of `shards`.
     fn register(&self, now: u64, shards: &BTreeSet<ShardId>) {
         let mut by_shard: BTreeMap<ShardId, Vec<Arc<Local>>> = BTreeMap::new();
         for local in self.all_locals() {
@@ -258,8 +258,7 @@ impl<E: Effects> Node<E> {
         self.stop();
     }
 
-    /// This node has, or may have, lost its membership: no lock is given out here from now on, and waiting callers get
-    /// an error.
+    /// This node has lost its membership, or may have: it gives out no more locks, and waiting callers get an error.
     pub fn stop(&self) {
         // Relaxed: as in renewed().
         self.lease_end.store(OVER, Ordering::Relaxed);

@@ -49,7 +49,7 @@ use std::collections::BTreeMap;
 /// So many searches are remembered; when there are more some probes go twice.
 const SEEN_MAX: usize = 4096;
 
-/// What the parties of a node wait for.
+/// The pending waits of a node's parties.
 #[derive(Debug, Default)]
 pub(super) struct Parties {
     /// For each party, and each number of a wait of it, the lock.
@@ -245,7 +245,7 @@ fn next_of(
     }
 }
 
-/// What the request `number` waits for.
+/// The edges of the request `number`.
 fn edges(local: &Local, slow: &Slow, number: u64) -> Edges {
     let mut edges = Edges::default();
     let Some(more) = slow.more() else { return edges };

@@ -8,7 +8,8 @@ use crate::queue::{Asked, Desk, Queue, Sends};
 use crate::{Key, Name, NodeId};
 use sluice_sync::{Arc, SmallMutex};
 
-/// How many messages a shard keeps that came too early. It drops those beyond: what they asked for is asked for again.
+/// How many messages a shard keeps that came too early. Messages beyond that are dropped: their senders repeat the
+/// requests.
 const STASH_MAX: usize = 1 << 20;
 
 impl<E: Effects> Node<E> {

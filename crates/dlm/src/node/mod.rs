@@ -18,7 +18,7 @@
 //! - tell the membership that a dead node is fenced only when nothing that it did under its locks can still take effect.
 //!
 //! # Then
-//! - locks that exclude each other are not held at once by nodes whose leases are not over;
+//! - two nodes with valid leases never hold conflicting locks at the same time;
 //! - what a holder did is refused by a store that compares tokens or has fenced the holder, from before another gets the lock;
 //! - each request is decided, if its node stays a member and messages arrive, as soon as those before it unlock.
 //!
@@ -58,8 +58,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::task::Waker;
 use std::{fmt, mem};
 
-/// What a node wants done. Called with locks of the node held, where nothing else is said: it may queue things, and must not call
-/// the node.
+/// The calls by which a node acts on the world. Called with locks of the node held, where nothing else is said: it may
+/// queue things, and must not call the node.
 pub trait Effects: Send + Sync {
     /// Sends a message; those to one node in this order. It may be queued until [`flush`](Self::flush).
     fn send(&self, to: NodeId, message: Message);
@@ -107,18 +107,19 @@ impl Default for Options {
     }
 }
 
-/// One member.
+/// A member of the cluster.
 pub struct Node<E> {
     /// *immutable*
     pub(crate) id: NodeId,
     /// *immutable*
     pub(crate) options: Options,
     pub(crate) effects: E,
-    /// What is cached, held or waited for. *changed under the shard's mutex, except that locks are entered without*
+    /// Locks that are cached, held or waited for. *changed under the shard's mutex, except that locks are entered
+    /// without*
     locals: HashTable<ByKey, Arc<Local>, FixedState>,
     /// Bounds the memory of `locals`.
     memory: Reclaimer<Arc<Local>>,
-    /// What this node is master of. *changed under the shard's mutex*
+    /// Resources whose master is this node. *changed under the shard's mutex*
     resources: HashTable<Name, Arc<SmallMutex<Queue>>, FixedState>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// The newest view. *protected by its mutex, which is held while it is carried into the shards*
@@ -127,12 +128,12 @@ pub struct Node<E> {
     lease_end: CachePadded<AtomicU64>,
     /// The number of the last request. *atomic*
     serial: AtomicU64,
-    /// What the parties of this node wait for. *protected by its mutex*
+    /// The pending waits of this node's parties. *protected by its mutex*
     parties: Mutex<Parties>,
     pub(crate) statistics: Statistics,
 }
 
-/// What a node knows of a shard.
+/// A node's state of a shard.
 struct Shard {
     /// The epoch of the owner that this node has told what it holds, or is about to.
     epoch: u64,
@@ -154,7 +155,7 @@ struct Shard {
 /// Whether this node is master of a shard.
 #[derive(Debug)]
 enum Role {
-    /// It is not.
+    /// It is not the master.
     Other,
     /// It will be master when these nodes have reported their holdings, or are gone.
     Recovering(BTreeSet<NodeId>),
@@ -213,12 +214,12 @@ impl<E: Effects> Node<E> {
         self.id
     }
 
-    /// What it was made with.
+    /// The options of the node.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// What it wants done goes here.
+    /// The receiver of the node's messages and calls.
     pub fn effects(&self) -> &E {
         &self.effects
     }

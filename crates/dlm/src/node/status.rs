@@ -22,7 +22,7 @@ impl Count {
     }
 }
 
-/// What a node has counted. A lock that is cached counts nothing.
+/// The counts of a node. A lock that is cached counts nothing.
 #[derive(Debug, Default)]
 pub struct Statistics {
     /// Messages to other nodes.
@@ -37,7 +37,7 @@ pub struct Statistics {
     pub revokes: Count,
     /// Locks handed straight to the next holder.
     pub handed: Count,
-    /// Probes sent, to other nodes or to this one, to find deadlocks.
+    /// Probes sent to find deadlocks, including probes to this node.
     pub probes: Count,
     /// Requests that failed since parties waited for each other.
     pub deadlocks: Count,
@@ -46,7 +46,7 @@ pub struct Statistics {
 /// A lock that a node has cached or waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockStatus {
-    /// What is locked.
+    /// The locked range.
     pub key: Key,
     /// The cached mode.
     pub cached: Option<Mode>,
@@ -62,7 +62,7 @@ pub struct LockStatus {
     pub wanted: Option<Mode>,
 }
 
-/// What a master knows of a resource.
+/// A master's state of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceStatus {
     /// The resource.
@@ -75,7 +75,7 @@ pub struct ResourceStatus {
     pub moves: u64,
 }
 
-/// What a node knows.
+/// The state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
     /// The node.
@@ -87,12 +87,12 @@ pub struct NodeStatus {
 }
 
 impl<E: Effects> Node<E> {
-    /// What this node has counted.
+    /// The counts of this node.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// What this node knows. The status is not atomic: each lock is shown as of its own inspection.
+    /// The state of this node. The status is not atomic: each lock is shown as of its own inspection.
     pub fn status(&self) -> NodeStatus {
         let locks = self.all_locals().into_iter().map(|local| {
             let slow = local.slow.lock();

@@ -25,14 +25,14 @@ pub struct CrashDisk {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What the disk began with.
+    /// The files at the beginning.
     before: BTreeMap<String, Vec<u8>>,
-    /// What it holds now.
+    /// The current files.
     now: BTreeMap<String, Vec<u8>>,
     steps: Vec<Step>,
     /// How often each file was read.
     reads: BTreeMap<String, u64>,
-    /// How many flushes still succeed before one fails; None if all succeed.
+    /// The number of flushes that succeed before one fails; None if all succeed.
     good_syncs: Option<usize>,
 }
 
@@ -95,7 +95,7 @@ impl CrashDisk {
         CrashDisk { inner: Arc::new(Mutex::with_class(&DISK, inner)) }
     }
 
-    /// What it holds now, by name.
+    /// The current files, by name.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.inner.lock().now.clone()
     }

@@ -20,7 +20,7 @@ struct Plan {
     at: u64,
     /// All later ones fail too. *immutable*
     lasts: bool,
-    /// What fails with. *immutable*
+    /// The errno of a failing step. *immutable*
     errno: i32,
 }
 

@@ -75,7 +75,7 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// The system's.
     fn set_size(&self, size: u64) -> io::Result<()>;
 
-    /// Gives `len` bytes from `offset` on storage of their own, and the file at least that size. What is there stays.
+    /// Gives `len` bytes from `offset` on storage of their own, and the file at least that size. Present bytes stay.
     ///
     /// # Errors
     /// The system's.
@@ -93,7 +93,8 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// `UnexpectedEof` at the end of the file, and the system's.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// As [`read_at`](Self::read_at), and past copies that are nearer and may be damaged, where a disk has such.
+    /// Like [`read_at`](Self::read_at), but bypasses nearer copies, which may be damaged, on disks that have such
+    /// copies.
     ///
     /// # Errors
     /// Errors of [`read_at`](Self::read_at).
@@ -114,7 +115,7 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     fn sync(&self) -> io::Result<()>;
 
     /// Like [`write_at`](Self::write_at) and then [`sync`](Self::sync), perhaps in one step: `buf` is durable when it
-    /// returns, and so are earlier writes by this method. What `write_at` wrote may not be.
+    /// returns, and so are earlier writes by this method. Bytes that `write_at` wrote need not be.
     ///
     /// # Errors
     /// Errors of both.

@@ -21,7 +21,7 @@ impl Disk for NoDisk {
         Ok(Vec::new())
     }
 
-    /// It does not tell: the engine says when it has no room.
+    /// Free space is unknown here: the engine reports when it has no room.
     fn free_bytes(&self) -> io::Result<u64> {
         Err(io::ErrorKind::Unsupported.into())
     }

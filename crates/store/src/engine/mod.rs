@@ -27,7 +27,7 @@ pub struct Traffic {
     pub requests: Vec<RequestCounts>,
     /// How often a part of an object was looked for in the cache.
     pub cache_lookups: u64,
-    /// How often it was there.
+    /// The number of hits.
     pub cache_hits: u64,
     /// Bytes in the cache.
     pub cache_bytes: u64,
@@ -66,7 +66,7 @@ impl<'k> InOrder<'k> {
     /// Takes the next `key`.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when the key is out of order or out of range.
+    /// [`StoreError::Damaged`] if the key is out of order or out of range.
     pub fn check(&mut self, key: &[u8]) -> Result<(), StoreError> {
         if key < self.from || key >= self.to || self.last.as_ref().is_some_and(|last| key <= last.as_slice())
         {

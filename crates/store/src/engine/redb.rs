@@ -2,7 +2,7 @@
 //!
 //! Every commit is in two phases, and records what redb needs to open quickly after a crash: one phase trusts checksums
 //! of a state that a second crash may have left. It reads only pages with the bytes that it wrote there (`sums.rs`). A
-//! file that was forged, or is of an earlier version, may make it panic; that is caught here and is
+//! forged file, or a file of an earlier version, may make redb panic; the engine catches the panic and returns
 //! [`StoreError::Damaged`].
 
 use super::sums::SummedFile;
@@ -150,7 +150,7 @@ impl Engine for RedbEngine {
 }
 
 impl Drop for RedbEngine {
-    /// redb writes at its end, and panics where it has panicked before.
+    /// redb's destructor writes, and panics after an earlier panic.
     fn drop(&mut self) {
         // Without the lock: whoever drops the last reference may hold what is taken under it.
         end(self.database.get_mut().take());
@@ -175,7 +175,7 @@ fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
 /// The value that was [`sealed`].
 ///
 /// # Errors
-/// [`StoreError::Damaged`] when it is another.
+/// [`StoreError::Damaged`] if the checksum differs.
 fn checked<'s>(key: &[u8], stored: &'s [u8]) -> Result<&'s [u8], StoreError> {
     let (expected, value) = stored.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
     match u32::from_le_bytes(*expected) == sum(key, value) {

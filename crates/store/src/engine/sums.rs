@@ -36,7 +36,7 @@ const GROUP: u64 = PAGES * PAGE;
 /// Bytes of page 0, and what follows them.
 const FIRST: usize = 508;
 const SECTOR: usize = 512;
-/// What a file without sums begins with.
+/// The first bytes of a file without sums.
 const PLAIN: &[u8; 4] = b"redb";
 
 /// The file.
@@ -168,11 +168,11 @@ impl SummedFile {
         Ok(())
     }
 
-    /// Writes to page 0, of which nothing but its first sector is used.
+    /// Writes to page 0, whose only used part is its first sector.
     fn write_first(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let (at, mut page) = (offset as usize, vec![0; PAGE as usize]);
         if at > 0 || data.len() < FIRST {
-            // Of a new file there is nothing yet.
+            // A new file is still empty.
             let mut first = [0; PAGE as usize];
             self.file.read_at(&mut first, place(0))?;
             if first.iter().any(|byte| *byte != 0) {

@@ -29,7 +29,7 @@ pub struct Extent {
     segment: u32,
     block: u32,
     len: u32,
-    /// One for each block.
+    /// A checksum for each block.
     sums: Box<[u32]>,
 }
 
@@ -54,7 +54,7 @@ impl Span {
         self.block.saturating_add(self.blocks)
     }
 
-    /// The same blocks in as few spans as can be. They do not overlap.
+    /// The same blocks in as few spans as can be. The spans must not overlap.
     pub(crate) fn merged(mut spans: Vec<Span>) -> Vec<Span> {
         spans.sort_unstable();
         spans.dedup_by(|next, span| {
@@ -84,7 +84,7 @@ impl Extent {
         self.span().bytes()
     }
 
-    /// Where it begins: of two extents in use at the same time no other one begins there.
+    /// The place of its first byte: two extents in use at the same time have different places.
     pub fn place(&self) -> u64 {
         self.span().place()
     }

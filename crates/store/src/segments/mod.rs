@@ -65,7 +65,7 @@ pub(crate) struct Segments {
     files: Files,
     /// Blocks of a segment. *immutable*
     blocks: u32,
-    /// What each CPU writes to. *each protected by its mutex*
+    /// The segment that each CPU writes to. *each protected by its mutex*
     open: PerCpu<Mutex<Option<Open>>>,
     space: Mutex<Space>,
     /// Held during a flush: why one failed.
@@ -83,12 +83,12 @@ struct Open {
     allocated: u32,
 }
 
-/// What a segment is there for.
+/// The use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Some CPU writes it.
     Open,
-    /// Nothing more is written.
+    /// The segment takes no more writes.
     Full,
     /// It has room behind its end: a segment that an earlier run of the program wrote.
     Room,
@@ -101,7 +101,7 @@ struct Space {
     table: Table,
     /// For each segment, including segments unknown to the table.
     segments: Vec<(Phase, Pending)>,
-    /// What was written since the last flush.
+    /// Segments written since the last flush.
     dirty: BTreeMap<u32, Arc<dyn DiskFile>>,
 }
 
@@ -145,7 +145,7 @@ impl Segments {
                 space.table.uses.iter_mut().for_each(|one| one.end = 0);
             }
         }
-        // What a crash may have left undone. A disk that cannot do it keeps the room, and nothing is wrong.
+        // Holes that a crash may have left undone. A disk that cannot do it keeps the room, and nothing is wrong.
         undone.into_iter().for_each(|span| segments.punch(span));
         segments
     }
@@ -160,7 +160,7 @@ impl Segments {
         self.space.lock().table.live_bytes()
     }
 
-    /// Whether there are any, or may be.
+    /// Whether the store has segments.
     pub(crate) fn are_there(&self) -> bool {
         self.blocks > 0
     }
@@ -243,7 +243,7 @@ impl Segments {
         Ok(())
     }
 
-    /// What each of `extents` holds. Adjacent extents are read with one call of the disk.
+    /// The content of each of `extents`. Adjacent extents are read with one call of the disk.
     ///
     /// # Errors
     /// Errors of [`read`](Self::read).
@@ -333,7 +333,7 @@ impl Segments {
     pub(crate) fn after(&self, changes: &[Change]) -> Result<Table, StoreError> {
         let space = self.space.lock();
         let mut table = space.table.after(changes, SEGMENTS_MAX, self.blocks).map_err(StoreError::Damaged)?;
-        // A segment that is full and dead stays so: nothing is written to it, and what is not pending gets no name.
+        // A full and dead segment stays so: it gets no more writes, and an extent that is not pending gets no new name.
         for number in space.dead(&table, changes, self.planted) {
             table.uses[number].end = 0;
         }
@@ -506,7 +506,7 @@ fn unread(span: Span, block: u64) -> impl FnOnce(std::io::Error) -> StoreError {
     }
 }
 
-/// Block `block` of what lies in `span` is not what was written.
+/// The error for block `block` of `span`, whose bytes differ from the written ones.
 fn damaged(span: Span, block: u64) -> StoreError {
     let (block, name) = (u64::from(span.block) + block, name(span.segment));
     StoreError::Damaged(format!("block {block} of `{name}` is not what was written"))

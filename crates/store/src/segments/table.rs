@@ -40,7 +40,7 @@ impl Change {
     }
 }
 
-/// What is known of one segment.
+/// The state of one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     /// Blocks that records name.

@@ -62,7 +62,7 @@ impl EtcdAccess {
         }
     }
 
-    /// What a connection by https needs.
+    /// The settings for a connection by https.
     pub(super) fn tls(&self) -> io::Result<TlsConfig> {
         let mut config = TlsConfig::builder().unversioned_rustls_crypto_provider(sluice_sync::Arc::new(
             rustls::crypto::ring::default_provider(),

@@ -23,19 +23,19 @@ const TRANSACTION: &str = "kv/txn";
 pub(super) struct Gateway {
     /// `SCHEME://HOST:PORT` each. *immutable*
     endpoints: Vec<String>,
-    /// Which one is asked. *atomic (stands alone)*
+    /// The index of the member to ask. *atomic (stands alone)*
     current: AtomicUsize,
     agent: Agent,
     /// How long a call may take. *immutable*
     patience: Duration,
     /// *immutable*
     user: Option<(String, String)>,
-    /// What etcd gave the user last. *protected by its mutex*
+    /// The last token that etcd gave the user. *protected by its mutex*
     token: Mutex<String>,
 }
 
 impl Gateway {
-    /// Of these members.
+    /// A gateway to the members that `access` names.
     ///
     /// # Errors
     /// `InvalidInput` without a member, for another scheme, and for invalid files.
@@ -69,8 +69,8 @@ impl Gateway {
         Ok(is_done.then(|| number(&answer["header"], "revision")))
     }
 
-    /// Calls `method`. A member that does not listen is passed over, and so is one that gives no answer; but a transaction that one
-    /// may have got is not sent again.
+    /// Calls `method`. A member that refuses the connection or gives no answer is passed over, but a transaction that a
+    /// member may have received is not sent again.
     ///
     /// # Errors
     /// Errors of etcd and of the network: then the outcome is unknown.
@@ -158,7 +158,7 @@ impl Gateway {
                 Ok(answer) => {
                     let status = answer.status();
                     let mut text = String::new();
-                    // What it says is for people only.
+                    // The text of the answer is for people only.
                     let _ = answer.into_body().into_reader().take(500).read_to_string(&mut text);
                     let said: Value = serde_json::from_str(&text).unwrap_or_default();
                     let unlike = format!("{status}, as no etcd does: is that its address?");

@@ -238,7 +238,7 @@ impl Membership for Etcd {
         let keys = ["joined", "alive"].map(|kind| delete(&shared.key(&format!("{kind}/{}", own.name))));
         shared.transact(&[], &keys)?;
         shared.state.lock().own.remove(&node);
-        // Nothing hangs on it any more.
+        // The lease has no keys any more.
         let _ = shared.gateway.call("lease/revoke", &json!({"ID": own.lease.to_string()}));
         Ok(())
     }
@@ -329,7 +329,7 @@ impl Keys {
         View { revision: self.revision, members: members.collect(), owners: (0..shards).map(owner).collect() }
     }
 
-    /// Of the member `node`.
+    /// The name of the member `node`.
     fn name(&self, node: NodeId) -> Option<&str> {
         let mut joined = self.found.iter().filter_map(|(key, of)| Some((key.strip_prefix("joined/")?, of)));
         joined.find(|(_, (_, created, _))| *created == node.0).map(|(name, _)| name)
@@ -362,7 +362,7 @@ fn compare(key: &str, target: &str, field: &str, result: &str, revision: u64) ->
     json!({"key": bytes(key), "target": target, "result": result, field: revision.to_string()})
 }
 
-/// There is no such key.
+/// The condition that no such key exists.
 fn absent(key: &str) -> Value {
     compare(key, "CREATE", "create_revision", "EQUAL", 0)
 }
