@@ -29,7 +29,7 @@ pub(crate) struct Connection {
     pub(crate) dev: u64,
     /// *immutable*
     channel: Arc<dyn Channel>,
-    /// What INIT agreed on. *immutable once set*
+    /// The result of INIT. *immutable once set*
     pub(crate) negotiated: OnceLock<Negotiated>,
     /// Under which name the file system knows this mount. *immutable once set*
     pub(crate) observer: OnceLock<ObserverId>,
@@ -53,7 +53,7 @@ pub(crate) struct Connection {
     panicked: AtomicBool,
 }
 
-/// What became of one message.
+/// The result of serving a message.
 pub(crate) struct Served<'r> {
     pub(crate) answer: Answer<'r>,
     /// The opcode and when it came, if how long it takes is counted.
@@ -62,11 +62,11 @@ pub(crate) struct Served<'r> {
 
 /// How a message is answered.
 pub(crate) enum Answer<'r> {
-    /// By this, which is to be sent.
+    /// This answer, ready to be sent.
     Now(&'r [u8]),
     /// By [`Connection::seek_later`] or [`Connection::seek_at_once`], as the caller chooses.
     Seek(Seek),
-    /// By another thread, or not at all.
+    /// Another thread answers, or the message needs no answer.
     Elsewhere,
 }
 
@@ -232,7 +232,7 @@ impl Connection {
         self.nodes.clear();
     }
 
-    /// Takes back the lock requests that wait. They are not answered.
+    /// Takes back the lock requests that wait. The callers get no answer.
     pub(crate) fn withdraw_all(&self) {
         self.second_looks.clear();
         for Withdrawal { inode, ticket } in self.parked.drain() {

@@ -30,7 +30,7 @@ const BUCKETS: usize = (1 + (LAST_OCTAVE - FIRST_OCTAVE + 1) * PER_OCTAVE) as us
 #[derive(Debug)]
 pub(crate) struct Counters(PerCpu<[OpcodeCount; opcode::COUNT]>);
 
-/// What one CPU has counted of one opcode.
+/// A CPU's counts of an opcode.
 #[derive(Debug, Default)]
 struct OpcodeCount {
     requests: AtomicU64, // atomic: a statistic, read on its own

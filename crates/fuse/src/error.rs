@@ -37,7 +37,7 @@ pub enum MountError {
     Denied(PathBuf),
     /// Files of the mount are in use.
     Busy(PathBuf),
-    /// It is to become read-only, and files are open for writing.
+    /// The mount cannot become read-only, because files are open for writing.
     OpenForWriting(PathBuf),
     /// Another file system is mounted on top.
     Covered(PathBuf),
@@ -60,7 +60,7 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// What it means that `dir` answers with `error`.
+    /// The mount error for `error` of an access to `dir`.
     pub(crate) fn of_place(dir: &Path, error: io::Error) -> MountError {
         if is_dead(&error) {
             MountError::Dead(dir.into())

@@ -54,7 +54,7 @@ impl Default for Handles {
 pub(crate) enum Noted {
     /// It has the file open.
     Open,
-    /// It closed a descriptor of the handle, and may have no other.
+    /// The owner closed a descriptor of the handle, and may have no other.
     Flushed,
     /// The file has no such handle, or another owner has its flock.
     Unknown,
@@ -103,8 +103,8 @@ impl Handles {
         self.add_as(fh, inode, None);
     }
 
-    /// The kernel has something open as `fh`, which may be lost. No other file gets the number: what is said of one would be taken
-    /// for the other.
+    /// The kernel has something open as `fh`, which may be lost. The number is never reused: statements about the lost
+    /// file would be taken for the new one.
     pub(crate) fn reserve(&self, fh: u64) {
         // Relaxed: only uniqueness matters.
         self.last.fetch_max(fh & !MAY_MAP, Ordering::Relaxed);

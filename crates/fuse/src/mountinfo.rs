@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One mount.
+/// A line of `mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
     /// The mount's own number.
@@ -15,7 +15,7 @@ pub(crate) struct MountEntry {
     pub(crate) mountpoint: PathBuf,
     /// File system type, such as `fuse.sluice`.
     pub(crate) kind: String,
-    /// What is mounted, as its server calls it.
+    /// The source, as named by the server of the mount.
     pub(crate) source: OsString,
     /// The user who made it, of a FUSE mount.
     pub(crate) user: Option<u32>,

@@ -80,7 +80,7 @@ struct Node {
     pages: Option<Box<Pages>>,
 }
 
-/// What a kernel has dropped of a node.
+/// The caches of a node that a kernel has dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dropped {
     /// It may believe everything.
@@ -130,7 +130,7 @@ pub(crate) enum Believed {
     Name,
     /// That, and its old attributes.
     NameAndAttributes,
-    /// Nothing that is wrong.
+    /// The caches are right.
     Nothing,
 }
 
@@ -152,7 +152,7 @@ impl Nodes {
         }
     }
 
-    /// The generation of the node `inode`. Of the root the kernel demands 0.
+    /// The generation of the node `inode`. For the root the kernel demands 0.
     pub(crate) fn generation(&self, inode: &Inode) -> u64 {
         if inode.ino() == self.root.ino() { 0 } else { inode.generation().into() }
     }

@@ -38,7 +38,7 @@ use std::ops::Range;
 /// How long after an announcement that found nothing it is repeated.
 const REPEAT_AFTER: Duration = Duration::from_millis(1);
 
-/// One change to announce.
+/// A change to announce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A name in a directory changed its meaning; `child` had it before.
@@ -70,7 +70,7 @@ pub(crate) fn is_worker() -> bool {
 
 /// The calling thread serves requests for as long as this is there.
 pub(crate) struct Serving {
-    /// It did so before.
+    /// Whether the thread was serving before.
     served: bool,
     not_send: PhantomData<*const ()>,
 }
@@ -252,7 +252,7 @@ impl Connection {
                     Vec::new()
                 };
                 let is_listed = self.nodes.mark_listing_changed(*dir, &is_quiet);
-                // Also before a listing: it waits for one that is under way.
+                // The notice goes out before a listing, too: the kernel takes it in after a listing under way.
                 if is_listed || believed != Believed::Nothing && self.nodes.knows(*dir) {
                     bytes.extend(self.entry_message(*dir, name, 0).notification(NOTIFY_INVAL_ENTRY));
                 }

@@ -9,7 +9,7 @@ use std::fmt;
 const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 /// The most worker threads.
 const THREADS_MAX: usize = 256;
-/// What an unknown option is answered with.
+/// The answer to an unknown option.
 const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, relatime, strictatime, nodiratime, diratime, sync, async, nosuid, suid, \
                      nodev, dev, noexec, exec, writeback, nowriteback, transport=auto|uring|classic, threads=N, max_write=N, nfs_export, fsname=NAME";
 
@@ -109,7 +109,7 @@ pub struct MountOptions {
     /// A file handle leads to its file also when the kernel has forgotten the file, as an NFS server wants it. An overlayfs on
     /// top of such a mount answers `ESTALE`, for a fault of the kernel.
     pub nfs_export: bool,
-    /// What the mount table shows as the source.
+    /// The source in the mount table.
     pub fsname: OsString,
 }
 

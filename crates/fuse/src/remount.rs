@@ -80,7 +80,7 @@ fn flags_of(shown: StatVfsMountFlags) -> MountFlags {
     ];
     let flags: MountFlags =
         same.iter().filter(|(there, _)| shown.contains(*there)).map(|(_, flag)| *flag).collect();
-    // What is neither is not shown.
+    // `/proc/mounts` shows no flag for strictatime.
     if flags.intersects(ATIME) { flags } else { flags | MountFlags::STRICTATIME }
 }
 

@@ -6,7 +6,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 const HEADER: usize = size_of::<OutHeader>();
 
-/// One answer under construction.
+/// An answer under construction.
 #[derive(Debug)]
 pub(crate) struct Reply(Vec<u8>);
 

@@ -17,7 +17,7 @@ pub(crate) struct Request<'a> {
     pub(crate) operation: Operation<'a>,
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Debug)]
 pub(crate) enum Operation<'a> {
     Lookup {
@@ -244,7 +244,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What is left of a message.
+/// The unread rest of a message.
 struct MessageRest<'a>(&'a [u8]);
 
 impl<'a> MessageRest<'a> {

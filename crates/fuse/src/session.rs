@@ -231,7 +231,7 @@ impl Mount {
     pub fn run_until_signal(self, signals: StopSignals) -> io::Result<Ended> {
         let shared = self.shared.clone();
         let stop = signals.on_each(move || {
-            // A second signal finds the mount gone. What cannot be unmounted cleanly is detached.
+            // A second signal finds the mount gone. A mount that cannot be unmounted cleanly is detached.
             if shared.unmount().is_err()
                 && let Err(error) = shared.unmount_lazily()
             {
@@ -344,7 +344,7 @@ impl MountShared {
     }
 }
 
-/// One worker's share in its mount: counted from before its thread starts until it ends, however it ends.
+/// A worker's share in its mount: counted from before its thread starts until the thread ends, also by a panic.
 struct WorkerShare(Arc<MountShared>, Arc<Connection>);
 
 /// Where the messages of a worker come from.

@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What kernel and server agree on in INIT. The upper half travels in `flags2`.
+    /// The features that kernel and server agree on in INIT. The upper half travels in `flags2`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct InitFlags: u64 {
         const ASYNC_READ = 1 << 0;

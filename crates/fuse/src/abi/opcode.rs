@@ -62,7 +62,7 @@ opcodes! {
     COPY_FILE_RANGE_64 = 53;
 }
 
-/// One more than the largest opcode known.
+/// The largest known opcode, plus 1.
 pub(crate) const COUNT: usize = 54;
 
 /// The name of `opcode`, or `"UNKNOWN"`.

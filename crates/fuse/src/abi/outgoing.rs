@@ -195,7 +195,7 @@ pub(crate) struct LseekOut {
     pub(crate) offset: u64,
 }
 
-/// One directory entry; its name follows, padded to 8 bytes.
+/// A directory entry; its name follows, padded to 8 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub(crate) struct Dirent {

@@ -82,8 +82,8 @@ pub fn server_of(dir: &Path) -> io::Result<Option<u32>> {
     number.trim().parse().map(Some).map_err(io::Error::other)
 }
 
-/// Whether the server of the mount that holds `dir` is in another pid namespace than this process. In that case its
-/// process numbers are those of its own namespace.
+/// Whether the server of the mount that holds `dir` is in another pid namespace than this process. Such a server
+/// reports process numbers of its own namespace.
 ///
 /// # Errors
 /// Errors of [`locks`].
@@ -92,9 +92,9 @@ pub fn is_elsewhere(dir: &Path) -> io::Result<bool> {
     Ok(answer.is_some_and(|theirs| theirs != pid_namespace().into_bytes()))
 }
 
-/// The files of the sluicefs mount that holds `dir` which the server's own process has open as a library: a line for each
-/// descriptor, of process, user, number, inode, mode, flags (both octal), position and path, with blanks between. Those that
-/// programs have open the kernel knows. `None` if there is no server.
+/// The files of the sluicefs mount that holds `dir` which the server's own process has open as a library: a line for
+/// each descriptor, of process, user, number, inode, mode, flags (both octal), position and path, with blanks between.
+/// The kernel knows the files that programs have open. `None` if there is no server.
 ///
 /// # Errors
 /// Errors of [`locks`].
@@ -162,7 +162,8 @@ fn order(device: (u32, u32), order: &str, name: &OsStr) -> io::Result<Option<()>
     Ok(ask(device, &order, None)?.map(unwrap).transpose()?.map(drop))
 }
 
-/// The answer to `order` of the server of the mount that holds `dir`, without a time limit. `None` if there is none.
+/// The answer to `order` of the server of the mount that holds `dir`, without a time limit. `None` if the mount has no
+/// server.
 pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
     ask(device_of(dir)?, order.as_bytes(), None)?.map(unwrap).transpose()
 }

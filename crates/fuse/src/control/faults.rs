@@ -17,7 +17,7 @@ use std::path::Path;
 /// The longest rule, in bytes.
 const RULE_MAX: u64 = 8192;
 
-/// Does what `order` says and answers. False if that is no order of these.
+/// Does what `order` says and answers. False for an order of another kind.
 pub(super) fn obey(order: &[u8], stream: &mut UnixStream, connection: &Connection) -> io::Result<bool> {
     let superblock = &connection.superblock;
     let said = match order {

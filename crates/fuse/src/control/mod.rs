@@ -60,8 +60,8 @@ fn pid_namespace() -> String {
 
 /// True if the process at the other end is root's or this user's.
 fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
-    // Not rustix's: it takes the process number for one that is never 0, as that of a process in a namespace that this
-    // one does not see is.
+    // Not rustix's function: it assumes that a process number is never 0, but the number of a process in an invisible
+    // namespace is 0.
     let uid = getsockopt(stream, sockopt::PeerCredentials)?.uid();
     Ok(uid == 0 || uid == rustix::process::geteuid().as_raw())
 }

@@ -30,7 +30,7 @@ pub(crate) struct Server {
     _file: Option<SocketFile>,
 }
 
-/// What the thread and its owner share.
+/// The state that the thread and its owner share.
 struct ControlShared {
     /// On the abstract name, and on the socket file. *immutable*
     listeners: Vec<UnixListener>,
@@ -105,7 +105,7 @@ impl Drop for Server {
             let _ = client.shutdown(std::net::Shutdown::Both);
         }
         if let Some(thread) = self.thread.take() {
-            // It waits for nobody any more. A panic in it was printed already.
+            // The thread waits for nothing any more. A panic in it was printed already.
             let _ = thread.join();
         }
     }

@@ -51,7 +51,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Connects to the server of the mount `device`. None if nobody listens.
+/// Connects to the server of the mount `device`. None if no server listens.
 pub(super) fn connect(device: (u32, u32)) -> io::Result<Option<UnixStream>> {
     let mounts = mountinfo::read()?;
     let Some(user) = mounts.iter().find(|entry| entry.device == device).and_then(|entry| entry.user) else {

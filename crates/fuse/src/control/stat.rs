@@ -3,7 +3,7 @@
 //! # Theory
 //! It has two parts. Facts that a mount knows by itself are in each answer ([`of_mount`]). Facts known only to the
 //! process that has the file system ([`of_file_system`]) are left out in other processes: on the guests of a cluster. A
-//! field that is not there was not 0.
+//! missing field does not mean 0.
 
 use crate::connection::Connection;
 use crate::counters::Counters;

@@ -15,7 +15,7 @@ use sluice_vfs::RequestId;
 use std::mem::offset_of;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where a request has its slot, one more than its number: 2 bytes, as the machine has them.
+/// The offset of the slot in a request, as slot number plus 1: 2 bytes in machine order.
 const SLOT: usize = offset_of!(InHeader, padding);
 /// Marks of a slot: the kernel has its answer; the request is to be durable when it is answered.
 const BEHIND: u16 = 1 << 15;
@@ -78,16 +78,16 @@ pub(super) fn id_of(mount: u64, message: &[u8]) -> Option<RequestId> {
     is_noted(header.opcode).then_some(RequestId { mount, slot, number: header.unique })
 }
 
-/// What becomes of a request that was executed.
+/// The treatment of a request that was executed.
 pub(super) enum Again<'r> {
-    /// It is answered so.
+    /// The request gets this answer.
     Answer(&'r [u8]),
     /// This one is served in its place.
     Instead(Vec<u8>),
 }
 
-/// What becomes of `message`, which was executed. `named` is the number of the inode that has got a name by it, or 0. An answer is built
-/// in `reply`.
+/// Decides the treatment of `message`, which was executed. `named` is the number of the inode that has got a name by
+/// it, or 0. An answer is built in `reply`.
 pub(super) fn again<'r>(
     connection: &Connection,
     message: &[u8],

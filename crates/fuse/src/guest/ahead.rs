@@ -29,7 +29,7 @@ use sluice_vfs::FileType;
 /// The most names that one notice has besides that of which it tells.
 const AHEAD_MAX: u32 = 64;
 
-/// What a guest's kernel has dropped ahead.
+/// The entries that a guest's kernel has dropped ahead.
 pub(crate) struct Ahead {
     /// How many names come with the next notice. *atomic (stands alone: a guess)*
     count: AtomicU32,
@@ -47,7 +47,7 @@ impl Default for Ahead {
 #[derive(Clone, Default)]
 pub(crate) struct Unsettled(Arc<AtomicUsize>);
 
-/// One of them.
+/// A request or notice that [`Unsettled`] counts.
 pub(crate) struct Settling(Unsettled);
 
 /// Whether the answer to such a request tells of names, attributes or listings, or the kernel moves its own names by it.
@@ -74,7 +74,7 @@ pub(super) fn hands_out(code: u32) -> bool {
 }
 
 impl Unsettled {
-    /// One more, until what is returned is dropped.
+    /// Counts a request or notice until the returned value is dropped.
     pub(crate) fn count(&self) -> Settling {
         // SeqCst, and the fence: see Ordering.
         self.0.fetch_add(1, Ordering::SeqCst);
@@ -105,7 +105,7 @@ impl Ahead {
         count as usize
     }
 
-    /// One of them was asked for.
+    /// The kernel has asked for a dropped entry.
     fn missed(&self) {
         // Relaxed: see the field.
         self.count.store(0, Ordering::Relaxed);

@@ -73,7 +73,7 @@ struct CoverState {
     last_serial: u64,
     /// Directories that are being made.
     making: usize,
-    /// What which guests have found since: inode numbers.
+    /// The inode numbers that each guest has found since.
     found: HashSet<(u64, u64)>,
 }
 
@@ -113,7 +113,7 @@ impl Covers {
     pub(crate) fn making(&self) -> Making<'_> {
         let mut state = self.state.lock();
         state.making += 1;
-        // Relaxed: see Ordering. What makes the directory visible comes after it.
+        // Relaxed: see Ordering. The directory becomes visible only after this store.
         self.is_used.store(true, Ordering::Relaxed);
         Making(self)
     }
@@ -254,8 +254,8 @@ pub(crate) fn cover_recalled(notifications: &[u8]) -> Option<(u64, u64)> {
 }
 
 impl Guest {
-    /// The number of directories that are covered for the guests of this host: made by one guest, and found by no
-    /// other.
+    /// The number of directories covered for guests of this host: a guest has made the directory, and no other guest
+    /// has found it.
     pub fn covered(&self) -> usize {
         self.connection.seat.get().map_or(0, |seat| seat.covers.state.lock().covered.len())
     }

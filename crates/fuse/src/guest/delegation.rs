@@ -39,7 +39,7 @@ use std::collections::HashMap;
 use std::mem::size_of_val;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// The opcode of what gives locks back. No kernel has it.
+/// The opcode of what gives locks back. Kernels never send this opcode.
 const GIVE_BACK_LOCKS: u32 = 0x736c_0001;
 /// The code of a notice that wants locks back. No kernel gets it.
 const RECALL_LOCKS: i32 = 0x736c_0001;
@@ -318,7 +318,7 @@ pub(super) fn gives_back(message: &[u8]) -> bool {
     InHeader::read_from_prefix(message).is_ok_and(|(header, _)| header.opcode == GIVE_BACK_LOCKS)
 }
 
-/// What such a message says.
+/// The content of such a message.
 pub(super) fn given_back(message: &[u8]) -> Option<(InHeader, LocksGivenBack, Vec<LkIn>)> {
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
     let (arg, locks) = LocksGivenBack::read_from_prefix(body).ok()?;

@@ -53,7 +53,7 @@ impl GivenUp {
 }
 
 impl Witness {
-    /// Of the locks of `mount`.
+    /// A witness for the locks of `mount`.
     pub(super) fn new(given_up: Arc<GivenUp>, mount: u64) -> Witness {
         Witness { given_up, mount }
     }

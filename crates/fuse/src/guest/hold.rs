@@ -48,7 +48,7 @@ impl Drop for Hold {
     }
 }
 
-/// What one guest is told of one change. When the last reference is dropped, it has been.
+/// The notices to a guest about a change. When the last reference is dropped, it has been.
 pub(super) struct Announcement(Mutex<Vec<Arc<Hold>>>);
 
 /// The nodes of which an answer tells, or a change is: some, 0 for none, or any. A rename is of two directories and two files.
@@ -80,7 +80,7 @@ struct WaitingAnswer {
 /// The request that a thread executes.
 #[derive(Default)]
 struct Execution {
-    /// What it may change, if it changes anything.
+    /// The subject of a possible change, if the request can change anything.
     changes: Option<Concerned>,
     made: Vec<Made>,
     waiters: Vec<WaitingAnswer>,
@@ -96,7 +96,7 @@ struct Made {
 #[derive(Default)]
 struct HoldState {
     by_thread: HashMap<thread::ThreadId, Execution>,
-    /// Of requests that have been executed.
+    /// Announcements of requests that have been executed.
     announced: Vec<(u64, Vec<Concerned>, Weak<Announcement>)>,
 }
 
@@ -122,7 +122,7 @@ impl Default for Holds {
 impl Concerned {
     fn meets(self, other: Concerned) -> bool {
         match (self, other) {
-            // There is no node 0.
+            // Node number 0 is unused.
             (Concerned::Nodes(these), Concerned::Nodes(those)) => {
                 these.iter().any(|node| *node != 0 && those.contains(node))
             }
@@ -145,7 +145,7 @@ impl Concerned {
         }
     }
 
-    /// What `event` is about.
+    /// The subject of `event`.
     pub(super) fn of_event(event: &Event, connection: &Connection) -> Concerned {
         let nodeid = |ino: u64| connection.nodes.nodeid(ino);
         match *event {
@@ -287,7 +287,7 @@ impl Telling<'_> {
         }
     }
 
-    /// What the answer tells of that kernels keep.
+    /// The subject of the answer, if kernels cache its content.
     fn subject(&self) -> Option<Concerned> {
         let (code, nodeid) = self.head;
         let made = || self.answer.map_or(0, |answer| u64_at(answer, size_of::<OutHeader>()));
@@ -393,7 +393,7 @@ mod tests {
         }
         assert_eq!(asks(opcode::GETATTR, 9), (1, 2), "it may be what loses its name");
         assert_eq!(asks(opcode::READ, 8), (2, 2));
-        // More than there is room for: then any.
+        // Too many nodes for the list: then any node counts.
         (10..14).for_each(|node| holds.leaves(node));
         assert_eq!(asks(opcode::READ, 8), (2, 3));
         settle((opcode::UNLINK, 5));

@@ -10,7 +10,7 @@ const ENTRIES_MAX: usize = 1 << 24;
 const INIT_MAX: usize = 4096;
 const LOCK: usize = size_of::<LkIn>();
 
-/// What a kernel holds.
+/// A kernel's state, for the next server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// The kernel's INIT; empty if it has not been answered.
@@ -21,7 +21,7 @@ pub struct Holdings {
     pub(crate) handles: Vec<(u64, u64)>,
     /// The node, and the request for the lock.
     pub(crate) locks: Vec<(u64, [u8; LOCK])>,
-    /// Requests that it has the answers to, and that may not have been executed, in their order.
+    /// Requests that the kernel has answers to, and that may not have been executed, in their order.
     pub(crate) behind: Vec<Vec<u8>>,
 }
 
@@ -31,7 +31,7 @@ impl Holdings {
         self.nodes.iter().map(|(nodeid, ..)| *nodeid)
     }
 
-    /// Those of them of which files are open.
+    /// Inodes among them with open files.
     pub(crate) fn open_inodes(&self) -> BTreeSet<u64> {
         let of_locks = self.locks.iter().map(|(nodeid, _)| *nodeid);
         self.handles.iter().map(|(_, nodeid)| *nodeid).chain(of_locks).collect()
@@ -97,7 +97,7 @@ impl Holdings {
     }
 }
 
-/// What is left to read.
+/// The unread rest.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

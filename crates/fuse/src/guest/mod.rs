@@ -71,7 +71,7 @@ pub trait GuestChannel: Send + Sync {
     /// # Errors
     /// The guest cannot be reached: then there is nobody left to tell.
     fn answer(&self, message: &[u8]) -> io::Result<()>;
-    /// Has the kernel told of a change. Does not wait for it.
+    /// Has the kernel told of a change. Does not wait for the kernel.
     fn announce(&self, notice: Notice);
 }
 
@@ -101,7 +101,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// One that nothing waits for.
+    /// A notice without waiters.
     fn silent(bytes: Vec<u8>) -> Notice {
         Notice { bytes, _settling: None, _ends: None, _announcement: None }
     }
@@ -116,7 +116,7 @@ impl Notice {
 pub struct Guest {
     connection: Arc<Connection>,
     holds: Arc<Holds>,
-    /// Its processes are not those of this machine. *immutable*
+    /// Whether its processes are on another machine. *immutable*
     is_remote: bool,
     /// A number that no other mount has. *immutable*
     mount: u64,
@@ -124,7 +124,7 @@ pub struct Guest {
     executed: OnceLock<BTreeMap<u64, u64>>,
     /// The answers to requests that it [caught up](Self::catch_up) with, by number. *set once*
     caught_up: OnceLock<HashMap<u64, Vec<u8>>>,
-    /// What its kernel is to forget. *protected by its mutex*
+    /// Events of inodes that its kernel must forget. *protected by its mutex*
     unwanted: Mutex<mpsc::Receiver<Event>>,
 }
 
@@ -146,9 +146,10 @@ impl Ticket {
 pub struct Lost {
     /// Handles whose file is gone, or whose locks other mounts have taken.
     pub handles: BTreeSet<u64>,
-    /// Nodes that have lost their last name: what was written there and synchronised may not be there.
+    /// Nodes that have lost their last name: synchronised writes to them may be lost.
     pub nameless: BTreeSet<u64>,
-    /// Not lost: the numbers of the mount's requests that are known to be executed, durably. They tell which others are.
+    /// Not lost: the numbers of the mount's requests that are known to be executed, durably. The relay derives from
+    /// them which other changes are durable.
     pub executed: BTreeSet<u64>,
 }
 
@@ -254,8 +255,8 @@ impl Host {
         }
     }
 
-    /// The inodes of `holdings` that must be known before anything changes: those of open files, and those without a name, which are
-    /// deleted otherwise. Of the others nothing is read.
+    /// The inodes of `holdings` that must be known before anything changes: those of open files, and those without a
+    /// name, which are deleted otherwise. Other inodes are not read.
     pub fn adopt(&self, holdings: &Holdings) -> BTreeMap<u64, InodeRef> {
         let wanted: BTreeSet<u64> = holdings.inodes().collect();
         let mut found = self.superblock.adopt_nameless(&wanted);
@@ -263,7 +264,7 @@ impl Host {
         found
     }
 
-    /// Ends the wait for `guest`, whose locks are about to be freed. To be called before that.
+    /// Ends the wait for `guest`, whose locks are about to be freed. The caller frees the locks afterwards.
     pub fn give_up(&self, guest: &Guest) {
         self.given_up.put(guest.mount, guest.connection.handles.files());
     }
@@ -361,7 +362,7 @@ impl Guest {
     /// [`serve`](Self::serve).
     pub fn take(&self, message: &[u8]) -> Ticket {
         if gives_back(message) {
-            // Now, before what comes after it.
+            // Now, before later messages.
             self.take_locks_back(message);
         }
         if let Some(arg) = noted_flush(message) {
@@ -375,8 +376,8 @@ impl Guest {
     }
 
     /// Serves a request, and answers it if an answer is due. Bytes that form no request are answered with an error, or
-    /// not at all. What this changes is announced without waiting. A request that [is behind](Ticket::is_behind) is to
-    /// be served before what was taken later.
+    /// not at all. Its changes are announced without waiting. A request that [is behind](Ticket::is_behind) is to be
+    /// served before what was taken later.
     pub fn serve(&self, ticket: Ticket, message: &mut [u8]) {
         if gives_back(message) || noted_flush(message).is_some() {
             return;
@@ -443,7 +444,7 @@ impl Guest {
 
     /// Executes what the kernel has had answers to and the last server may not have executed. Called once, after
     /// [`restore`](Self::restore) and before any other guest is served. `may_execute` is false if the guest was given
-    /// up since: others may have changed what it changed. Then all of it fails.
+    /// up since: others may have changed what it changed. In that case all these requests fail.
     pub fn catch_up(&self, holdings: &Holdings, may_execute: bool) {
         let _serving = Serving::begin();
         let mut answers = HashMap::new();
@@ -585,7 +586,7 @@ fn head_of(message: &[u8]) -> (u32, u64) {
     InHeader::read_from_prefix(message).map_or((0, 0), |(header, _)| (header.opcode, header.nodeid))
 }
 
-/// A FLUSH that is noted when it is taken, and not answered.
+/// A FLUSH that is noted on arrival, and gets no answer.
 fn noted_flush(message: &[u8]) -> Option<FlushIn> {
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
     let is_noted = header.opcode == opcode::FLUSH && header.unique == 0;

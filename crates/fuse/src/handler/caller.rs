@@ -19,8 +19,8 @@ pub(super) fn is_superuser(header: &InHeader) -> bool {
     }
 }
 
-/// User and groups of the process that makes the request. None when the process has ended, or is in a pid namespace
-/// that is not visible here.
+/// User and groups of the process that makes the request. None when the process has ended, or is in an invisible pid
+/// namespace.
 pub(super) fn cred(header: &InHeader) -> Option<Cred> {
     of_process(header.pid)
 }

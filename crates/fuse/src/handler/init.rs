@@ -15,7 +15,7 @@ const EXPIRE_ONLY_MINOR: u32 = 38;
 /// From how many on the kernel holds back.
 const CONGESTION_THRESHOLD: u16 = 96;
 
-/// What every mount takes when it is offered:
+/// The features that every mount takes if the kernel offers them:
 /// - `PARALLEL_DIROPS`, `ASYNC_READ`, `BIG_WRITES`, `MAX_PAGES`: more and larger requests at once;
 /// - `DO_READDIRPLUS`, `READDIRPLUS_AUTO`: lookups come along with a listing when they are wanted;
 /// - `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT`: opening without a message;
@@ -50,10 +50,10 @@ const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
     .union(InitFlags::ALLOW_IDMAP)
     .union(InitFlags::INIT_EXT);
 
-/// What a mount that serves locks takes besides.
+/// Further features of a mount that serves locks.
 const LOCKS: InitFlags = InitFlags::POSIX_LOCKS.union(InitFlags::FLOCK_LOCKS);
 
-/// What was agreed.
+/// The result of INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     /// The kernel opens files without a message once OPEN was answered with ENOSYS.

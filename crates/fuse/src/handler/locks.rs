@@ -40,7 +40,7 @@ pub(crate) struct LockRequest {
     pub(crate) arg: LkIn,
 }
 
-/// What a lock request asks for.
+/// The kind of a lock request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// GETLK: what is in the way.

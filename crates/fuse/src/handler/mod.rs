@@ -53,7 +53,7 @@ pub(crate) use write_back::{Seek, start as start_seeks};
 /// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.
 pub(crate) const FOREVER: u64 = i64::MAX.cast_unsigned();
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// Served: answer with the body, or with the error.

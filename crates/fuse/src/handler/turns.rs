@@ -42,9 +42,9 @@ pub(crate) struct Turns(Mutex<Vec<Arc<WorkerStage>>>);
 struct WorkerStage {
     /// How often it has changed, times [`STAGES`], and the stage. *atomic (no label: SeqCst)*
     stage: CachePadded<AtomicU64>,
-    /// 0 if it does not matter. *immutable*
+    /// The thread's number, or 0 if it is not needed. *immutable*
     thread: i32,
-    /// Its `stat` in `/proc`, if there is one. *immutable*
+    /// The thread's `stat` file in `/proc`, if `/proc` is mounted. *immutable*
     stat: Option<File>,
 }
 
@@ -148,7 +148,7 @@ impl Drop for Releasing {
 }
 
 impl Earlier {
-    /// True if there is nothing.
+    /// True if the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

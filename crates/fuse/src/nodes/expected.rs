@@ -14,12 +14,12 @@ use crate::abi::ROOT_ID;
 use sluice_sync::Arc;
 use sluice_vfs::{Errno, InodeRef, Superblock};
 
-/// What the table knows of a node.
+/// The table's knowledge of a node.
 pub(super) enum KnownNode {
     Inode(InodeRef),
     /// Only its generation.
     Expected(u64),
-    /// That there is no such inode any more.
+    /// The inode no longer exists.
     Lost,
 }
 
@@ -79,7 +79,7 @@ impl Nodes {
         Ok(self.get_known(nodeid))
     }
 
-    /// The inode called `nodeid`, if it is known which one that is.
+    /// The inode called `nodeid`, if the table knows it already.
     pub(crate) fn get_known(&self, nodeid: u64) -> Option<InodeRef> {
         self.shard(nodeid).lock().get(&nodeid)?.inode().cloned()
     }

@@ -5,10 +5,10 @@ use std::ops::Range;
 /// A page of the kernel, or a part of one.
 const PAGE: u64 = 4096;
 
-/// What the kernel may have of a file.
+/// The pages of a file that the kernel may have.
 #[derive(Default)]
 pub(super) struct Pages {
-    /// Where it may have pages.
+    /// The range of possible pages.
     pub(super) cached: Hull,
     /// The range that may contain pages which were holes here.
     pub(super) holes: Hull,
@@ -21,9 +21,9 @@ pub(super) struct Pages {
 /// Which pages of a node are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Noted {
-    /// Those that the kernel may have.
+    /// Pages that the kernel may have.
     Cached,
-    /// Those of them that were holes here.
+    /// Such pages that were holes here.
     Holes,
 }
 

@@ -73,7 +73,7 @@ struct AnnouncerState {
     lanes: HashMap<Lane, LaneQueue>,
     /// Lanes with a part that no thread has taken.
     ready: VecDeque<Lane>,
-    /// What has not been announced, by number.
+    /// Announcements under way, by number.
     pending: BTreeMap<u64, Undelivered>,
     next: u64,
     threads: usize,
@@ -123,7 +123,7 @@ struct Undelivered {
     notifications: Arc<[u8]>,
     /// Called when it counts as made: not twice.
     done: Option<Done>,
-    /// It counts as made only when it is.
+    /// The announcement is never cut short.
     is_whole: bool,
     /// A part of it is only being learnt of.
     is_early: bool,
@@ -273,7 +273,7 @@ impl Announcer {
         spawned.map(drop).inspect_err(|_| self.state.lock().threads -= 1)
     }
 
-    /// Announces `notifications`, one after the other. What waits for nothing is announced at once.
+    /// Announces `notifications`, one after the other. Notices that wait for nothing are sent at once.
     pub(super) fn announce(&self, notifications: &[u8], done: Done) {
         self.announce_as(notifications, done, false);
     }

@@ -12,8 +12,8 @@
 //!                            (answer) <──┘
 //! ```
 //!
-//! *Nobody sees the difference.* Another node finds the file only by its directory, and that answer is held until the cover has
-//! ended: the end waits for what is behind. What this kernel asks comes after it.
+//! *Nobody sees the difference.* Another node finds the file only by its directory, and that answer is held until the
+//! cover has ended: the end waits for what is behind. Later requests of this kernel come after them.
 //!
 //! *Times are not known*: the server's clock sets some. So the kernel gets attributes that it may not keep, and asks
 //! again if it needs them.
@@ -49,12 +49,12 @@ const SPECIAL: u32 = 0o7000;
 /// The largest size that no file system refuses.
 const SIZE_MAX: u64 = 1 << 40;
 
-/// What is behind.
+/// The requests that are behind.
 #[derive(Default)]
 pub(super) struct SentBehind {
     count: usize,
     bytes: usize,
-    /// One has failed: nothing is sent behind.
+    /// A request behind has failed: no more requests are sent behind.
     is_refused: bool,
     /// Recalls that wait for what was behind when they came: the order of the last request, and what is to be called.
     recalls: Vec<(u64, Done)>,
@@ -176,7 +176,7 @@ impl State {
             })
     }
 
-    /// What is behind, in its order.
+    /// The requests that are behind, in their order.
     pub(super) fn behind_in_order(&self) -> Vec<Vec<u8>> {
         let mut all: Vec<_> = self.in_flight.values().filter(|request| request.is_behind).collect();
         all.sort_unstable_by_key(|request| request.order);
@@ -277,8 +277,8 @@ impl Shared {
 }
 
 impl Relay {
-    /// What is behind counts as failed. Called without a server, if the last one may have given up this mount: the next
-    /// server may not execute changes that other mounts have missed for so long.
+    /// Requests that are behind count as failed. Called without a server, if the last one may have given up this mount:
+    /// the next server may not execute changes that other mounts have missed for so long.
     pub fn give_up_behind(&self) {
         let mut state = self.0.state.lock();
         let all: Vec<_> = state.in_flight.extract_if(|_, request| request.is_behind).collect();

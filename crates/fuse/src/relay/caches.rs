@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
 /// Nodes that one announcement tells of then, at first.
 const DROP_BATCH: usize = 128;
-/// How long it is waited before it is looked for what stands in the way, at first.
+/// The first delay before a search for the requests that block a notice.
 const LOOK_AFTER: Duration = Duration::from_millis(5);
 
 /// By node, the pages that requests under way are about: offsets and lengths in bytes.
@@ -159,7 +159,7 @@ pub(super) fn apart(notifications: &[u8], writes: &Busy) -> Vec<u8> {
     messages
 }
 
-/// Whether a request under way is about a page of which `arg` tells. Of attributes alone none is.
+/// Whether a request under way is about a page of which `arg` tells. A notice of attributes alone concerns no page.
 pub(super) fn is_about(busy: &Busy, arg: &NotifyInvalInodeOut) -> bool {
     let page = rustix::param::page_size() as u64;
     let (Ok(from), len) = (u64::try_from(arg.off), arg.len.max(0).cast_unsigned()) else { return false };

@@ -1,9 +1,10 @@
 //! Changes: what a kernel was told is done and may not be durable: the nodes, and the processes that asked for it.
 //!
 //! # Theory
-//! A server that takes over goes on from what is durable: a prefix of what the last one did. A change that was answered before a request
-//! was made comes before what that request did. So the change is durable if the store [says](crate::guest::Lost::executed) that this
-//! request was executed, and so is each change that was itself executed. What is left counts as lost.
+//! A server that takes over goes on from what is durable: a prefix of what the last one did. A change that was answered
+//! before a request was made comes before what that request did. So the change is durable if the store
+//! [says](crate::guest::Lost::executed) that this request was executed, and so is each change that was itself executed.
+//! All other changes count as lost.
 //!
 //! ```text
 //!   answered:   a  b  c  d  e        d was made after b was answered, and d is durable: a and b are
@@ -42,11 +43,11 @@ pub(super) struct Changes {
     untold: BTreeSet<Arc<CallingProcess>>,
 }
 
-/// One that was answered.
+/// An answered change.
 struct AnsweredChange {
     /// The request's number.
     number: u64,
-    /// The counts when the request was made, and when it was answered.
+    /// The counts at the time of the request and at the time of its answer.
     made: u64,
     answered: u64,
     /// The process that asked for it, if the mount can see it.
@@ -142,7 +143,7 @@ impl Changes {
         self.earlier.insert(caller, change.answered);
     }
 
-    /// Those up to this count are durable.
+    /// Changes up to this count are durable.
     pub(super) fn synced(&mut self, count: u64) {
         self.earlier.retain(|_, last| *last > count);
         // Another thread may get a number.
@@ -159,8 +160,8 @@ impl Changes {
         self.unsynced.remove(&nodeid);
     }
 
-    /// Another server goes on from what was durable, with the requests in `executed`, and with others `under_way`. Returns the nodes of which
-    /// something is lost.
+    /// Another server continues from the durable state, with the requests in `executed`, and with others `under_way`.
+    /// Returns the nodes of which something is lost.
     pub(super) fn taken_over(&mut self, executed: &BTreeSet<u64>, under_way: &[UnderWay]) -> Vec<u64> {
         let made = self.recent.iter().map(|change| (change.number, change.made));
         let made = made.chain(under_way.iter().map(|request| (request.number, request.made)));
@@ -172,7 +173,7 @@ impl Changes {
             |change: &AnsweredChange| executed.contains(&change.number) || behind.contains(&change.number);
         self.recent.retain(|change| change.answered > durable);
         let kept = self.recent.iter().take_while(|change| durable >= self.forgotten && is_kept(change));
-        // All up to this count is there.
+        // All changes up to this count survive.
         let kept = kept.last().map_or(durable, |change| change.answered);
         let lost =
             self.recent.iter().filter(|change| !is_kept(change)).filter_map(|change| change.caller.clone());

@@ -16,9 +16,9 @@ pub trait Device: Send + Sync {
     /// Waits for a request and puts it into `buffer`. `None`: the mount is gone.
     ///
     /// # Errors
-    /// What no retry would cure.
+    /// Errors that no retry would cure.
     fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
-    /// Has the kernel take in an answer or a notification. Returns when it has.
+    /// Has the kernel take in an answer or a notification. Returns when the kernel has taken it in.
     ///
     /// # Errors
     /// `ENOENT`: it does not know what the message is about.

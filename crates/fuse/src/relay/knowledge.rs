@@ -4,8 +4,8 @@
 //! See `guest/cover.rs` for the server's side. About a *covered* directory, which this kernel has made and no other
 //! knows, the relay has
 //!
-//! - the names: it was empty, and each request that may add one passes here. What was never added is not there (LOOKUP). Names are
-//!   not taken out: of one that was removed the server is asked;
+//! - the names: it was empty, and each request that may add one passes here. A name that was never added is missing
+//!   (LOOKUP). Names are not taken out: of one that was removed the server is asked;
 //! - the attributes: the answer to each change of names brings them, and the kernel, which forgets its own then, asks for them once
 //!   for each (GETATTR);
 //! - the files that were made in it: none has a capability before it is given one (GETXATTR, before the first write and before a
@@ -40,14 +40,15 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The most names of a directory that are remembered, and files of all directories. What would be more is for the server.
+/// The most names of a directory that are remembered, and files of all directories. Beyond these limits the server
+/// answers.
 const NAMES_MAX: usize = 1 << 16;
 const FILES_MAX: usize = 1 << 14;
 /// Missing extended attributes that are remembered for each node.
 const ABSENT_MAX: usize = 8;
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What a relay may answer.
+/// The facts from which a relay may answer.
 #[derive(Default)]
 pub(super) struct Knowledge {
     dirs: HashMap<u64, KnownDir>,
@@ -63,7 +64,7 @@ pub(super) struct Knowledge {
 /// A covered directory.
 struct KnownDir {
     serial: u64,
-    /// Hashes of all names that may be there.
+    /// Hashes of all names that the directory may have.
     names: HashSet<u64>,
     attr: Option<Attr>,
     /// Requests that may have changed the attributes: how many were made, and are under way.
@@ -74,7 +75,7 @@ struct KnownDir {
 /// A file that was made in a covered directory.
 struct KnownFile {
     dir: u64,
-    /// As the server has them when it has executed what is under way, but for times, blocks. `None`: not known any more.
+    /// The server's attributes after all requests under way, except times and blocks. `None`: not known any more.
     attr: Option<Attr>,
 }
 
@@ -251,7 +252,7 @@ impl Knowledge {
             self.files.remove(&file);
         }
         if let Some(dir) = dir.filter(|dir| *dir != header.nodeid) {
-            // What is moved is found there.
+            // A moved file is found in the other directory.
             self.files.retain(|_, file| file.dir != header.nodeid && file.dir != dir);
             self.change(dir);
         }
@@ -286,7 +287,7 @@ impl Knowledge {
         let own = (!leaves_attributes(header.opcode)).then_some(header.nodeid);
         for nodeid in own.into_iter().chain(other) {
             if let Some(dir) = self.dirs.get_mut(&nodeid) {
-                // One that was covered since did not count.
+                // A directory that was covered after the request was made has not counted it.
                 dir.under_way = dir.under_way.saturating_sub(1);
             }
         }
@@ -390,7 +391,7 @@ impl Shared {
         let (header, asked) = InHeader::read_from_prefix(&request.message).ok()?;
         let (out, body) = OutHeader::read_from_prefix(answer).ok()?;
         if changes_xattrs(header.opcode) {
-            // It was asked of while it had none.
+            // Another request may have asked for the attribute before it existed.
             state.knowledge.may_have_xattrs(header.nodeid);
         }
         if header.opcode == opcode::GETXATTR
@@ -402,7 +403,7 @@ impl Shared {
         if is_of_behind(header.opcode) {
             match out.error {
                 0 => state.behind.agreed(),
-                // What was foreseen did not come.
+                // The predicted answer did not come.
                 _ => state.knowledge.attr_of_file(header.nodeid).into_iter().for_each(|attr| *attr = None),
             }
         }

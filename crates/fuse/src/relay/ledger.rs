@@ -25,7 +25,7 @@ const DECIDED_MAX: usize = 64;
 /// The offset of the handle in a request that has one.
 const FH: usize = size_of::<InHeader>();
 
-/// What a kernel holds.
+/// The state that a kernel holds.
 #[derive(Default)]
 pub(super) struct Ledger {
     init: Vec<u8>,
@@ -33,7 +33,7 @@ pub(super) struct Ledger {
     nodes: HashMap<u64, (u64, u64)>,
     /// Node of each handle.
     handles: BTreeMap<u64, u64>,
-    /// Of each handle, the thread that opened it.
+    /// For each handle, the thread that opened it.
     openers: HashMap<u64, u32>,
     /// Owners that have flushed a handle, at most [`FLUSHED_MAX`]: then it may have been others.
     flushed: HashMap<u64, HashSet<u64>>,
@@ -41,7 +41,7 @@ pub(super) struct Ledger {
     untold: HashMap<u64, Vec<u64>>,
     /// By node, in the order in which they were granted; of one owner none that overlap.
     locks: HashMap<u64, Vec<LkIn>>,
-    /// What was answered and may not be durable.
+    /// Answered changes that may not be durable.
     pub(super) changes: Changes,
     /// Handles whose next FSYNC must fail: what was written may be lost.
     failed: HashSet<u64>,
@@ -238,7 +238,7 @@ impl Ledger {
         let held = self.locks.get(&header.nodeid).map_or(&[][..], Vec::as_slice);
         let in_the_way = held.iter().find(|lock| conflict(lock, arg));
         match (header.opcode, arg.lk.lock_type) {
-            // Of an owner's own.
+            // A question about the owner's own locks.
             (opcode::GETLK, F_UNLCK) => None,
             (opcode::GETLK, _) => {
                 let lk = in_the_way.map_or(FileLock { lock_type: F_UNLCK, ..arg.lk }, |lock| lock.lk);
@@ -289,7 +289,7 @@ impl Ledger {
         self.failed_behind.remove(&fh) && self.failed.remove(&fh)
     }
 
-    /// What the next server is to know.
+    /// The state for the next server.
     pub(super) fn holdings(&self) -> Holdings {
         let locks = self.locks.iter().flat_map(|(&nodeid, locks)| {
             locks.iter().map(move |lock| {
@@ -320,7 +320,7 @@ impl Ledger {
         nodeid == abi::ROOT_ID || self.nodes.contains_key(&nodeid)
     }
 
-    /// Of handles in `dead` there is nothing left.
+    /// Marks the handles in `dead` as lost, and drops their locks.
     pub(super) fn lost(&mut self, dead: &BTreeSet<u64>) {
         self.dead.extend(dead);
         self.locks.retain(|_, locks| {

@@ -24,7 +24,7 @@ use crate::reply::Reply;
 use std::collections::{HashMap, HashSet};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What a relay may decide.
+/// The delegated locks that a relay may decide.
 #[derive(Default)]
 pub(super) struct LockCache {
     /// By node: the number of the delegation, and whether anything was decided.

@@ -96,7 +96,7 @@ pub trait Uplink: Send + Sync {
 enum Left {
     /// The calling thread serves it.
     Serve(Arc<Guest>, Ticket),
-    /// It is to be sent.
+    /// The uplink must be flushed.
     Flush(Arc<dyn Uplink>),
 }
 
@@ -150,7 +150,7 @@ struct InFlight {
     /// People were told that it waits.
     is_told: bool,
     message: Vec<u8>,
-    /// Its number among those that are under way, if it changes something.
+    /// The request's number among those under way, if it changes something.
     slot: Option<u16>,
     /// The number of answered changes when the request was made.
     changes: u64,
@@ -251,7 +251,7 @@ impl Relay {
         let recalls = {
             let mut state = self.0.state.lock();
             state.server = None;
-            // What was granted here is in the ledger.
+            // Locks that were granted here are in the ledger.
             state.locks.clear();
             state.knowledge.clear();
             state.behind.take_recalls()
@@ -306,7 +306,7 @@ impl Relay {
         shared.flush();
         shared.settle_behind(shared.state.lock());
         if let Server::Local(guest) = server {
-            // Requests that come meanwhile may be served before these: their callers do not wait for each other.
+            // Requests that come meanwhile may overtake these: their callers do not wait for each other.
             let serve = move || {
                 let tickets: Vec<_> = again.iter().map(|(_, message)| guest.take(message)).collect();
                 for (ticket, (_, mut message)) in tickets.into_iter().zip(again) {

@@ -80,7 +80,7 @@ impl Drop for Reader {
     }
 }
 
-/// A guest of this process that has what its kernel holds, and does not serve it yet.
+/// A guest of this process with its kernel's restored holdings, before it serves that kernel.
 pub struct RestoredGuest {
     attachment: u64,
     guest: Arc<Guest>,

@@ -40,7 +40,7 @@ impl State {
 }
 
 impl Relay {
-    /// Tells of what waits too long. To be called now and then.
+    /// Tells of what waits too long. The caller calls this at intervals.
     pub fn tell_of_overdue(&self) {
         let now = Instant::now();
         let mut lines = self.0.state.lock().overdue(now);

@@ -10,7 +10,7 @@ use sluice_sync::atomic::Ordering;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
-/// What a relay has counted.
+/// The counts of a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelayCounts {
     /// Requests of the kernel.
@@ -67,7 +67,7 @@ impl Relay {
         self.0.stat(cluster)
     }
 
-    /// What was counted.
+    /// The counts so far.
     pub fn counts(&self) -> RelayCounts {
         let state = self.0.state.lock();
         RelayCounts {

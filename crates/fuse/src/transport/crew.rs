@@ -18,8 +18,9 @@
 //! without requests the watcher sleeps until a reader wakes it with the next one: an idle mount wakes no CPU.
 //!
 //! # Ordering
-//! All SeqCst but `client` and `mix`, which are guesses that publish nothing. The reader counts a request, then looks whether
-//! the watcher sleeps; the watcher says that it sleeps, then looks at the count. One of the two sees the other.
+//! All orderings are SeqCst, except `client` and `mix`, which are guesses that publish nothing. The reader counts a
+//! request, then looks whether the watcher sleeps; the watcher says that it sleeps, then looks at the count. One of the
+//! two sees the other.
 //!
 //! # Cost
 //! Two additions on the worker's own line and two looks at the clock for each request, and a look into `/proc` for each [`FOLLOW`] of one
@@ -42,7 +43,7 @@ const MIX_MANY: u32 = 32;
 const MIX_MAX: u32 = 96;
 /// How often the watcher looks.
 const WATCH: Duration = Duration::from_millis(10);
-/// Workers that read only in place of workers that are held up.
+/// Workers that read only while other workers are held up.
 const SPARES: usize = 6;
 /// After how many requests a spare stands by again.
 const SPARE_REQUESTS: u32 = 1_000;
@@ -88,7 +89,7 @@ struct Standby {
     watched: bool,
 }
 
-/// One worker's part in a [`Crew`], until it is dropped.
+/// A worker's part in a [`Crew`], until it is dropped.
 pub(crate) struct Member<'a> {
     crew: &'a Crew,
     /// *immutable*
@@ -181,7 +182,7 @@ impl Crew {
         self.set_reader(standby, SEVERAL);
     }
 
-    /// What those do that read now.
+    /// The stages of the current readers.
     fn look(&self) -> ReaderStages {
         let (first, end) = match self.reader.load(Ordering::SeqCst) {
             SEVERAL => (0, self.reading.load(Ordering::SeqCst)),
@@ -324,7 +325,7 @@ impl Member<'_> {
     fn stand_by(&self) {
         let crew = self.crew;
         let mut standby = crew.standby.lock();
-        // What this worker saw when it last looked.
+        // The stages at this worker's last look.
         let mut before: Option<ReaderStages> = None;
         while !self.is_to_read() {
             if crew.reader.load(Ordering::SeqCst) == NOBODY {

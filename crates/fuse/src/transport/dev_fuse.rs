@@ -35,7 +35,7 @@ impl DevFuse {
     /// Waits for one message and puts it into `buffer`. `None`: the mount is gone.
     ///
     /// # Errors
-    /// What no retry would cure.
+    /// Errors that no retry would cure.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             return match rustix::io::read(&self.0, &mut *buffer) {
@@ -48,7 +48,7 @@ impl DevFuse {
         }
     }
 
-    /// Whether there is a mount still, here or in another mount namespace.
+    /// Whether the mount still exists, here or in another mount namespace.
     pub(crate) fn is_connected(&self) -> bool {
         let mut device = [PollFd::new(&self.0, PollFlags::empty())];
         // Without a wait it cannot fail.
@@ -61,7 +61,7 @@ impl DevFuse {
 /// worker reads; without one it is alone, beside rings, and waits a little after each message, so that FORGETs gather.
 ///
 /// # Errors
-/// What no retry would cure.
+/// Errors that no retry would cure.
 pub(crate) fn serve(
     device: &DevFuse,
     buffer_len: usize,
@@ -103,7 +103,7 @@ impl AsFd for DevFuse {
 
 impl Channel for DevFuse {
     fn send(&self, message: &[u8]) -> io::Result<()> {
-        // One write is one message: the device takes it whole or not at all.
+        // Each write is a message: the device takes it whole or not at all.
         loop {
             return match rustix::io::write(&self.0, message) {
                 Ok(_) => Ok(()),

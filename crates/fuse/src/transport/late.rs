@@ -26,9 +26,9 @@ impl LateAnswers {
         Ok(LateAnswers { wake, messages: Mutex::with_class(&LATE, Vec::new()) })
     }
 
-    /// Takes what there is. An answer that comes later makes the descriptor readable again.
+    /// Takes the queued answers. An answer that comes later makes the descriptor readable again.
     pub(crate) fn take(&self) -> Vec<Vec<u8>> {
-        // It fails when there is nothing. Before the messages, as `send` comes after them.
+        // The read fails if the counter is 0. Before the messages, as `send` comes after them.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         mem::take(&mut *self.messages.lock())
     }

@@ -16,7 +16,7 @@ use crate::{LockMode, MountError, MountOptions, Transport};
 use std::fs;
 
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The number of the cgroup namespace that the machine starts with. In any other, `/` may be any group.
+/// The number of the cgroup namespace that the machine starts with. In another namespace, `/` may be any group.
 const FIRST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
 /// Whether the kernel takes FUSE requests over io_uring.
@@ -30,7 +30,7 @@ pub(crate) enum InKernel {
 }
 
 impl InKernel {
-    /// What this kernel says.
+    /// Reads the setting of this kernel.
     pub(crate) fn look() -> InKernel {
         match fs::read_to_string(ENABLED) {
             Ok(text) if text.starts_with('Y') => InKernel::On,

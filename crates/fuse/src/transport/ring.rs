@@ -8,7 +8,8 @@
 //! The ring is the calling thread's own (SINGLE_ISSUER), and the kernel does the thread's part of the work, which is to copy
 //! requests into entries, only inside that call (DEFER_TASKRUN).
 //!
-//! An entry may be *kept* for an answer that another thread finds. One further command completes when there are such answers.
+//! An entry may be *kept* for an answer that another thread finds. A further command completes when such answers are
+//! queued.
 //!
 //! # Invariants
 //! - I1 The kernel writes to the memory of an entry only inside [`Ring::turn`] and [`Ring::open`], on the calling thread.
@@ -49,7 +50,7 @@ pub(super) enum Kept {
 
 /// A queue with its entries.
 pub(super) struct Ring {
-    /// Dropped before `entries`, after which the kernel has no use for them.
+    /// Declared before `entries`, so it is dropped first, and the kernel no longer uses the entries.
     ring: Uring,
     entries: Vec<RingEntry>,
     /// The numbers of the entries that are kept.

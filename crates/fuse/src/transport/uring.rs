@@ -6,8 +6,8 @@
 //! open, come by the classic device; its reader waits a little after each message, so that FORGETs gather.
 //!
 //! A seek that waits for WRITEs (see `write_back`) keeps its entry until the thread that decides it sends the answer
-//! ([`LateAnswers`]). One entry of each queue is never kept, so that the WRITEs can come. Lock requests may wait in any
-//! number, and for any time: mounts that serve locks use the classic device (see `policy`).
+//! ([`LateAnswers`]). Each queue always has an entry that is not kept, so that the WRITEs can come. Lock requests may
+//! wait in any number, and for any time: mounts that serve locks use the classic device (see `policy`).
 
 use super::dev_fuse::DevFuse;
 use super::entry::RingEntry;
@@ -35,7 +35,7 @@ pub(crate) fn queues() -> usize {
 /// Serves queue `queue` until the mount is gone. Says by `opened` whether it could be opened.
 ///
 /// # Errors
-/// What no retry would cure.
+/// Errors that no retry would cure.
 pub(crate) fn serve(
     queue: usize,
     device: &DevFuse,
