@@ -14,7 +14,7 @@ use std::path::Path;
 /// The place at the address `store`; none if it is the path of a directory.
 ///
 /// # Errors
-/// What is wrong with the address.
+/// A wrong address.
 pub(crate) fn at(store: &Path) -> std::result::Result<Option<Bucket>, StoreError> {
     url(store).map(Bucket::at).transpose()
 }
@@ -22,7 +22,7 @@ pub(crate) fn at(store: &Path) -> std::result::Result<Option<Bucket>, StoreError
 /// As [`at`], for a `store` that a person has written.
 ///
 /// # Errors
-/// What is wrong with the address.
+/// A wrong address.
 pub(crate) fn given(store: &Path) -> Result<Option<Bucket>> {
     refuse_misspelt(store)?;
     at(store).map_err(failure(store))
@@ -59,7 +59,7 @@ pub(crate) fn mkfs(store: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// The file system in `bucket`; `looks`: only to be looked at, and then nothing there is changed.
+/// The file system in `bucket`; `looks`: opens it for reading only.
 pub(crate) fn open(
     bucket: &Bucket,
     options: Options,

@@ -41,7 +41,7 @@ impl ClusterMember {
     /// A member of the cluster at `place`.
     ///
     /// # Errors
-    /// If that is none.
+    /// If `place` or `listen` cannot be used.
     pub(crate) fn of(
         place: &str,
         identity: Option<&Path>,

@@ -168,7 +168,7 @@ impl DemoCluster<'_> {
         self.nodes[usize::from(node)].path().join(file)
     }
 
-    /// What a node says of itself.
+    /// The status of a node.
     fn status(&self, node: u8) -> Result<Value> {
         // The question is asked in the node's network, where its status socket listens, too.
         let mut words = self.network.iter().flat_map(|network| network.enter(node));
@@ -184,7 +184,7 @@ impl DemoCluster<'_> {
         Ok(told["cluster"].clone())
     }
 
-    /// One that does not answer has none.
+    /// A silent node has no role.
     fn has_role(&self, node: u8, role: &str) -> bool {
         self.status(node).is_ok_and(|status| status["role"] == role)
     }
@@ -202,7 +202,7 @@ impl DemoCluster<'_> {
         Ok(())
     }
 
-    /// What one node does another sees.
+    /// Shows that a node sees another node's changes.
     fn share(&self, out: &mut dyn Write) -> Result<()> {
         let text = "written by A\n".repeat(1000);
         let began = Instant::now();

@@ -25,12 +25,12 @@ const RATES: [(&str, &[&str]); 6] = [
     ("notices/s", &["notices"]),
     ("recalls/s", &["recalls"]),
 ];
-/// What is shown as it is now.
+/// Counts that are shown with their current values.
 const GAUGES: [(&str, &str); 2] = [("waiting locks", "waiting_locks"), ("dirty bytes", "dirty_bytes")];
 /// The requests to the object store that are shown.
 const OBJECT_REQUESTS: [(&str, &str); 2] = [("PUT/s", "put"), ("GET/s", "get")];
 
-/// One screen: a line for each node of `now`, with what it did since `earlier`.
+/// The screen: a line for each node of `now`, with its counts since `earlier`.
 pub(crate) fn screen(now: &[NodeSample], earlier: &[NodeSample]) -> String {
     let mut table = Table::with_left_columns(2);
     let rates = RATES.iter().map(|(heading, _)| *heading);
@@ -78,7 +78,7 @@ fn cells(sample: &NodeSample, stat: &MountStat, before: Option<(Duration, &Mount
     cells
 }
 
-/// What the node has counted under `name`.
+/// The node's count `name`.
 fn count(stat: &MountStat, name: &str) -> u64 {
     stat.cluster.get(name).and_then(Value::as_u64).unwrap_or(0)
 }

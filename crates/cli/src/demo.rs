@@ -50,7 +50,7 @@ impl DemoStep {
         DemoStep::Delete,
     ];
 
-    /// What the table calls it.
+    /// Its name in the table.
     fn name(self) -> &'static str {
         match self {
             DemoStep::Unpack => "unpack (tar)",
@@ -66,7 +66,7 @@ impl DemoStep {
 
 /// How a step went in a place.
 enum StepResult {
-    /// It worked, and this came out of it.
+    /// The step succeeded, with this result.
     Yes { time: Duration, told: String },
     /// The step does not apply here: this place has no descriptors that other programs could use.
     NotHere,
@@ -304,7 +304,7 @@ impl Guide<'_> {
         }
     }
 
-    /// What a store holds whose server was killed.
+    /// Shows the content of a store whose server was killed.
     fn show_survival(&mut self) -> Result<()> {
         self.interrupt.check()?;
         let Some((host, _)) = disk_dir(STORE_BYTES) else { return Ok(()) };

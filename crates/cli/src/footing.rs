@@ -6,7 +6,7 @@ use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{LockMode, MountOptions};
 use std::path::Path;
 
-/// What a file system stands on.
+/// The base of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Footing {
     /// Memory.

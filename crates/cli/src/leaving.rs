@@ -60,7 +60,7 @@ pub(crate) fn await_end(store: &Path, server: MountServer) {
             matches!(bucket.user(), Ok(Some(StoreError::InUse(Some(user)))) if is_meant(user))
         }
         None => match HostDisk::lock_read_only(store) {
-            // One that is not shown may be meant.
+            // A user with an unknown number may be the server.
             Err(StoreError::InUse(user)) => user.is_none_or(is_meant),
             _ => false,
         },

@@ -115,7 +115,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::Mount(mount) => serve::mount(mount)?,
         Command::Umount { lazy, force, dir } => {
             let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
-            // Before it is gone.
+            // Before the mount is gone.
             let server = leaving::server_before_unmount(&dir);
             let users = match () {
                 () if force => Users::Fail,

@@ -194,7 +194,7 @@ pub(crate) fn table(files: &[MountFile]) -> String {
 /// The object `stat`, the JSON of a mount's statistics, with a further field, `files`.
 ///
 /// # Errors
-/// When it is no object.
+/// When `stat` is not a JSON object.
 pub(crate) fn json(stat: &[u8], files: &[MountFile]) -> Result<String> {
     let stat = String::from_utf8_lossy(stat);
     let open = stat.trim_end().strip_suffix('}').ok_or_else(|| Failure::Failed(OTHER_FORM.to_owned()))?;

@@ -38,12 +38,12 @@ const FOR_OTHERS: [&str; 18] = [
     "nomand",
 ];
 
-/// What mount(8) asks for.
+/// The arguments of mount(8).
 #[derive(Debug, PartialEq, Eq)]
 struct Order {
     source: OsString,
     dir: PathBuf,
-    /// Those that are ours.
+    /// The options for sluicefs.
     options: Vec<String>,
     /// Do everything but mount.
     fake: bool,
@@ -112,7 +112,7 @@ impl Order {
         serve::mount_in_background(None, &self.dir, &self.options, None)
     }
 
-    /// The store that is to be mounted, if the source is one.
+    /// The store to mount, if the source is a store.
     fn store(&self) -> Option<&Path> {
         let source = Path::new(&self.source);
         (source.is_absolute() || Bucket::is_url(source)).then_some(source)

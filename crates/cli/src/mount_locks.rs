@@ -83,7 +83,7 @@ pub(crate) fn table(locks: &[MountLock]) -> String {
     table.render()
 }
 
-/// One object per line.
+/// JSON, a line for each lock.
 pub(crate) fn json(locks: &[MountLock]) -> String {
     locks.iter().map(|lock| serde_json::to_string(lock).expect("plain data") + "\n").collect()
 }
@@ -118,7 +118,7 @@ pub(crate) fn hot_files(answer: &[u8]) -> Result<String> {
     Ok(hot_table(&lines.map(from_server).collect::<Result<Vec<_>>>()?))
 }
 
-/// What a mount's server says in JSON.
+/// Parses the JSON of a mount's server.
 ///
 /// # Errors
 /// When it is of another version's form.

@@ -76,7 +76,7 @@ pub(crate) struct FileSystemStat {
     /// Bytes that a file system with a store may have in memory; 0: there is none.
     #[serde(default)]
     pub(crate) memory_limit_bytes: u64,
-    /// Bytes of those that it has.
+    /// Bytes that these take.
     #[serde(default)]
     pub(crate) memory_used_bytes: u64,
     /// Inodes of the store that are in memory.
@@ -100,7 +100,7 @@ pub(crate) struct FileSystemStat {
     /// How often a part of an object was looked for in the cache on disk.
     #[serde(default)]
     pub(crate) cache_lookups: u64,
-    /// How often it was there.
+    /// The number of hits.
     #[serde(default)]
     pub(crate) cache_hits: u64,
     /// Bytes in that cache.
@@ -132,7 +132,7 @@ pub(crate) struct ObjectRequests {
 }
 
 impl Latency {
-    /// Those since `earlier`.
+    /// The requests since `earlier`.
     pub(crate) fn since(&self, earlier: Option<&Latency>) -> Latency {
         let Some(earlier) = earlier else { return self.clone() };
         let before = |bound| earlier.buckets.iter().find(|(b, _)| *b == bound).map_or(0, |(_, count)| *count);
@@ -140,7 +140,7 @@ impl Latency {
         Latency { ns_total: self.ns_total.saturating_sub(earlier.ns_total), buckets: buckets.collect() }
     }
 
-    /// How many there are.
+    /// The number of requests.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
@@ -243,7 +243,7 @@ impl MountStat {
         }
     }
 
-    /// One screen of `sluice top`: what happened since `earlier`, `seconds` ago.
+    /// The screen of `sluice top`: the counts since `earlier`, `seconds` ago.
     pub(crate) fn screen(&self, earlier: &MountStat, seconds: f64) -> String {
         let rate = |now: u64, then: u64| grouped(now.saturating_sub(then) as f64 / seconds.max(1e-3));
         let mut table = Table::with_left_columns(1);
@@ -290,7 +290,7 @@ impl MountStat {
         self.file_system.iter().flat_map(|known| &known.object_requests)
     }
 
-    /// What is known.
+    /// The known gauges.
     fn gauges(&self) -> Vec<(&'static str, u64)> {
         let mut gauges = vec![
             ("requests", self.requests_total),

@@ -24,7 +24,7 @@ impl Network {
     /// A network of so many nodes, at most twelve.
     ///
     /// # Errors
-    /// What is missing.
+    /// A missing precondition, in one line.
     pub(crate) fn new(nodes: u8) -> Result<Network> {
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::Unsupported("networks of their own take root".into()));
@@ -37,7 +37,7 @@ impl Network {
             let bridge = network.bridge();
             outcome = run("ip", &format!("link add {bridge} type bridge"));
             if outcome.is_err() {
-                // It is another's, and not to be removed.
+                // The namespace belongs to another process, and must not be removed.
                 std::mem::forget(network);
                 continue;
             }
@@ -91,7 +91,7 @@ impl Network {
         self.host(node + 1)
     }
 
-    /// What a command of `node` begins with.
+    /// The prefix of a command in `node`'s network.
     pub(crate) fn enter(&self, node: u8) -> Vec<OsString> {
         vec!["nsenter".into(), format!("--net=/run/netns/{}", self.space(node)).into(), "--".into()]
     }
@@ -111,14 +111,14 @@ pub(crate) struct Pulled<'n>(&'n Network, u8);
 
 impl Drop for Pulled<'_> {
     fn drop(&mut self) {
-        // What is gone cannot be set up.
+        // A removed link cannot be set up.
         let _ = run("ip", &format!("link set {} up", self.0.end(self.1)));
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // What is not there cannot be removed. A namespace ends only some time later, so its link is removed by itself.
+        // A missing link cannot be removed. A namespace ends only some time later, so its link is removed by itself.
         for node in 0..self.nodes {
             let _ = run("ip", &format!("link del {}", self.end(node)));
             let _ = run("ip", &format!("netns del {}", self.space(node)));

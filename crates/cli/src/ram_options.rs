@@ -15,7 +15,7 @@ use std::path::PathBuf;
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%], \
                      volatile; of one in an object store: cache=DIR, cache_size=N[K|M|G|T], takeover; track, log=LEVEL, metrics=ADDRESS:PORT";
-/// What file data occupy in memory: whole pages.
+/// The unit of memory for file data: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
 const MODE_MAX: u32 = 0o7777;

@@ -118,7 +118,7 @@ pub(crate) fn mount_in_background(
         return daemonize(store, dir, &option_list(options, place)?, member);
     }
     let failed = |error: MountError| Failure::Failed(error.to_string());
-    // Those that are not known are mistakes.
+    // Unknown options are mistakes.
     let others: Vec<&str> = list.split(',').filter(|option| !sluice_fuse::is_of_remount(option)).collect();
     let others = others.join(",");
     let others = take_track(&take_metrics(&system_log::take_level(&others)?.0)?.0).0;
@@ -184,7 +184,7 @@ fn serve(
     // Programs that run in the session of `sluice run` or of a measurement are its clients: the server is apart from both.
     options.own_session = attached || detach;
     system_log::begin(level, detach)?;
-    // Of a limit of its address space each thread's arena would take 64 MiB.
+    // Each thread's arena would take 64 MiB of a limit on address space.
     let has_limit = |resource| rustix::process::getrlimit(resource).current.is_some();
     if ram.memory_limit.is_some() || has_limit(Resource::As) || has_limit(Resource::Data) {
         memory::keep_little();
@@ -285,7 +285,7 @@ fn ready(attached: bool, detach: bool) -> Result<()> {
     Ok(())
 }
 
-/// The file system in `store`; `looks`: only to be looked at, and then nothing there is changed.
+/// The file system in `store`; `looks`: opens it for reading only.
 pub(crate) fn open(
     store: &Path,
     options: Options,

@@ -212,7 +212,7 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
         let user = match user {
             Some(StoreError::InUse(Some(pid))) => Some(format!("in use by process {pid}")),
             Some(StoreError::Claimed(by)) => {
-                // What to do does not belong here.
+                // The remedy does not belong here.
                 let by = by.split(" (").next().unwrap_or_default();
                 Some(format!("in use by {by}, unless that has died"))
             }
@@ -308,7 +308,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
     }
 }
 
-/// What a crash leaves is sound.
+/// Whether the store is sound: a crash may leave notes.
 fn is_sound(report: &Report) -> bool {
     report.worst().is_none_or(|worst| worst == Gravity::Note)
 }

@@ -11,11 +11,11 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Component, Path, PathBuf};
 
-/// One thing of the tree. Directories come before what they hold.
+/// An entry of the tree. Directories come before what they hold.
 pub struct CorpusEntry {
     /// Relative path, without `.` or `..`.
     pub path: String,
-    /// What it is.
+    /// The kind of entry.
     pub kind: CorpusKind,
 }
 
@@ -39,7 +39,7 @@ pub enum CorpusKind {
 
 /// A tree in memory.
 pub struct Corpus {
-    /// Everything in it, in the order in which it can be created.
+    /// The entries, in the order of their creation.
     pub entries: Vec<CorpusEntry>,
     /// Where it comes from, for a person.
     pub origin: String,
@@ -109,7 +109,7 @@ impl Corpus {
     /// Writes the tree as one uncompressed tar archive.
     ///
     /// # Errors
-    /// Those of `to`.
+    /// Errors of `to`.
     pub fn write_tar(&self, to: impl Write) -> Result<()> {
         let mut tar = tar::Builder::new(to);
         for entry in &self.entries {

@@ -20,7 +20,7 @@ pub enum Failure {
 /// The error of every call on a mount whose server has ended.
 const DEAD_MOUNT: &str = "the server of this mount has ended: remove the mount with `sluice umount`";
 
-/// What the lab's functions return.
+/// The result of the lab's functions.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {

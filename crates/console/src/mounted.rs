@@ -72,7 +72,7 @@ impl Mounted {
         Ok(Mounted { point, child, _dir: dir })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.point
     }

@@ -21,7 +21,7 @@ pub struct ServerProcess {
     child: Child,
     /// `http://ADDRESS:PORT`.
     pub url: String,
-    /// What its clients need in their environment.
+    /// Environment variables for its clients.
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
@@ -30,7 +30,7 @@ impl ServerProcess {
     /// in `tools`, where `make programs` unpacks it.
     ///
     /// # Errors
-    /// If one does not start.
+    /// If a server does not start.
     pub fn etcd(
         tools: &Path,
         dir: &Path,
@@ -85,7 +85,7 @@ impl ServerProcess {
     /// in `tools`, where `make s3-server` puts it.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the server does not start.
     pub fn s3(tools: &Path, dir: &Path, address: IpAddr, bucket: &str) -> Result<Option<ServerProcess>> {
         let Some(program) = find("versitygw", &tools.join("bin/versitygw")) else { return Ok(None) };
         let objects = dir.join("objects");
@@ -151,7 +151,7 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It has nothing that is to be kept.
+        // The server has no state to save.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -128,7 +128,7 @@ pub(crate) struct Commute {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// What a simulated file system stands on.
+/// The base of a simulated file system.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum Below {
     /// Memory alone

@@ -24,7 +24,7 @@ pub(super) const LEN: i64 = 100;
 /// Nothing here takes longer unless something is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the contention step tells.
+/// The text of the contention step.
 pub(super) fn told() -> String {
     format!("Two processes took a byte-range lock in turns, {} times each", grouped(f64::from(ROUNDS)))
 }
@@ -60,7 +60,7 @@ fn open(path: &Path) -> Result<File> {
 /// input ends.
 ///
 /// # Errors
-/// Those of opening and locking.
+/// Errors of opening and locking.
 pub(crate) fn hold_until_told(path: &Path) -> Result<()> {
     let file = open(path)?;
     set_lock(&file, libc::F_WRLCK)?;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What the program prints when it runs.
+/// The output of the program.
 const ANSWER: &str = "sum of squares: 385";
 const MODULES: usize = 8;
 

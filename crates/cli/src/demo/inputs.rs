@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 /// Entries of the source tree, about.
 const ENTRIES: usize = 6000;
-/// What the search looks for.
+/// The text that the search looks for.
 pub(super) const NEEDLE: &str = "#[inline]";
 
 /// Prepared inputs. Dropping them removes the archive.

@@ -148,8 +148,7 @@ pub struct Lost {
     pub handles: BTreeSet<u64>,
     /// Nodes that have lost their last name: synchronised writes to them may be lost.
     pub nameless: BTreeSet<u64>,
-    /// Not lost: the numbers of the mount's requests that are known to be executed, durably. The relay derives from
-    /// them which other changes are durable.
+    /// Not lost: numbers of the mount's durably executed requests. From these follows which other changes are durable.
     pub executed: BTreeSet<u64>,
 }
 
