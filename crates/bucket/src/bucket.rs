@@ -126,7 +126,7 @@ impl Bucket {
         Bucket::at_host(url, false)
     }
 
-    /// As [`at`](Self::at), and makes the directory of a `file://`.
+    /// The bucket at `url`; the directory of a `file://` is made if it is missing.
     ///
     /// # Errors
     /// Errors of [`at`](Self::at).

@@ -398,7 +398,8 @@ pub(crate) fn get(
     Ok(found.map(|value| value.to_vec()))
 }
 
-/// As [`Engine::scan`]. The visitor may itself read: so records are fetched a few at a time.
+/// Visits the records from `from` to `to` in order; see [`Engine::scan`]. The visitor may itself read: so records are
+/// fetched a few at a time.
 ///
 /// # Errors
 /// [`StoreError::Damaged`], and the object store's.

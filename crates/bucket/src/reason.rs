@@ -45,7 +45,7 @@ pub(crate) fn reason(error: &(dyn Error + 'static)) -> io::Error {
     io::Error::other(told(&text))
 }
 
-/// As [`reason`], of the text of an error and its causes.
+/// The one-line reason for the `text` of an error and its causes.
 fn told(text: &str) -> String {
     if text.contains("//169.254.169.254/") {
         return "there are no keys for S3 (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to ~/.aws/credentials)"

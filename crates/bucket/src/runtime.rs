@@ -54,7 +54,8 @@ impl Stop {
         *self.raised.borrow()
     }
 
-    /// As [`wait`], until it is raised. Requests that were sent to the object store by then may still take effect.
+    /// Waits for `work`, at most until the stop is raised. Requests that were sent to the object store by then may still
+    /// take effect.
     ///
     /// # Errors
     /// Errors of [`wait`]; [`StoreError::Failed`] when the stop is raised, and when no answer comes for a minute.
@@ -102,7 +103,7 @@ pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<J
     wait(async { Ok(tokio::spawn(work)) })
 }
 
-/// As [`spawn`]. No caller waits for it.
+/// Spawns `work`, for which no caller waits.
 pub(crate) fn apart(work: impl Future<Output = ()> + Send + 'static) {
     // Without a runtime there is nothing that could be open.
     let _ = spawn(work);

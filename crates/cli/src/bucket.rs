@@ -19,7 +19,7 @@ pub(crate) fn at(store: &Path) -> std::result::Result<Option<Bucket>, StoreError
     url(store).map(Bucket::at).transpose()
 }
 
-/// As [`at`], for a `store` that a person has written.
+/// The bucket that a person has written as `store`, if it is an address.
 ///
 /// # Errors
 /// A wrong address.

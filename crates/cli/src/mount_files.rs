@@ -46,7 +46,7 @@ pub(crate) fn of_programs(dir: &Path) -> Result<Vec<MountFile>> {
     of_programs_on(dir.metadata().context(|| dir.display().to_string())?.dev())
 }
 
-/// As [`of_programs`], of the mount whose files have this device number; it may be out of the tree already.
+/// Files that programs have open on the mount with this device number, which may be out of the tree already.
 ///
 /// # Errors
 /// When `/proc` cannot be read.

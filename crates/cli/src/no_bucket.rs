@@ -33,7 +33,7 @@ pub(crate) fn at(store: &Path) -> std::result::Result<Option<NoBucket>, StoreErr
     if NoBucket::is_url(store) { Err(absent()) } else { Ok(None) }
 }
 
-/// As [`at`], for a `store` that a person has written.
+/// Refuses a `store` in an object store, as a person has written it.
 pub(crate) fn given(store: &Path) -> Result<Option<NoBucket>> {
     refuse_misspelt(store)?;
     at(store).map_err(failure(store))

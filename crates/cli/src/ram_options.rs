@@ -26,7 +26,7 @@ const DEFAULT_CACHE: u64 = 10 << 30;
 /// The default of `size`, in per cent of the machine's memory, as tmpfs has it.
 const DEFAULT_PERCENT: u64 = 50;
 
-/// As [`parse`], for a file system in a store or in memory.
+/// Parses the options of a file system in a store or in memory.
 ///
 /// # Errors
 /// Errors of [`parse`].
@@ -34,7 +34,7 @@ pub(crate) fn parse_for(is_store: bool, list: &str) -> Result<(Options, MountOpt
     if is_store { parse_for_store(list) } else { parse(list) }
 }
 
-/// As [`parse`], for a file system in a store, which its disk limits.
+/// Parses the options of a file system in a store, which its disk limits.
 ///
 /// # Errors
 /// Errors of [`parse`].

@@ -35,7 +35,7 @@ impl Mounted {
         Mounted::start_on(program, None, options)
     }
 
-    /// As [`start`](Self::start), with the file system in `store` if one is given.
+    /// Mounts the file system in `store`, or a fresh RAM file system, in a private directory.
     ///
     /// # Errors
     /// Errors of [`start`](Self::start).
@@ -43,7 +43,8 @@ impl Mounted {
         Mounted::start_through(&[], &[], program, store, options)
     }
 
-    /// As [`start_on`](Self::start_on), by a command that is given the program's and becomes it, with more in the environment.
+    /// Mounts as [`start_on`](Self::start_on) does. The command `through` gets the program's command line and executes it; the
+    /// server also gets `environment`.
     ///
     /// # Errors
     /// Errors of [`start`](Self::start).

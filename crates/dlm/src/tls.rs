@@ -349,7 +349,7 @@ impl TlsChannel {
         Ok(filled + self.decrypted(&mut bytes[filled..])?)
     }
 
-    /// As [`take`](Self::take), of what rustls has.
+    /// Moves bytes that rustls has decrypted to `bytes`: how many.
     fn decrypted(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < bytes.len() {

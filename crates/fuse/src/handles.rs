@@ -80,7 +80,7 @@ impl Handles {
         self.add(inode, None)
     }
 
-    /// As [`open`](Self::open), and the number says that the file may be mapped.
+    /// Opens a handle whose number says that the file may be mapped.
     pub(crate) fn open_to_map(&self, inode: InodeRef) -> u64 {
         // Relaxed: only uniqueness matters.
         let fh = (self.last.fetch_add(1, Ordering::Relaxed) + 1) | MAY_MAP;
@@ -88,7 +88,7 @@ impl Handles {
         fh
     }
 
-    /// As [`open`](Self::open), for a file whose readers see `text`.
+    /// Opens a handle whose readers see `text`.
     pub(crate) fn open_text(&self, inode: InodeRef, text: Arc<Vec<u8>>) -> u64 {
         self.add(inode, Some(text))
     }

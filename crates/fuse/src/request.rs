@@ -278,7 +278,7 @@ impl<'a> MessageRest<'a> {
         }
     }
 
-    /// As [`name`](Self::name), or "." or "..".
+    /// Reads a name, "." or "..".
     fn name_or_dots(&mut self) -> Result<&'a [u8], Errno> {
         let name = self.string()?;
         if name.is_empty() || name.contains(&b'/') { Err(Errno::EINVAL) } else { Ok(name) }

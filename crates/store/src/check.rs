@@ -186,7 +186,7 @@ impl Store {
         Ok(report)
     }
 
-    /// As [`check`](Self::check), of a store [over](Self::over) the engine that `open` opens for that, and `data` with
+    /// Checks a store [over](Self::over) the engine that `open` opens for the check, and `data` with
     /// segments of this size. The store may be in use: a suspected fault is checked again against the current state,
     /// and counts are compared if nothing has changed.
     ///

@@ -15,7 +15,7 @@ impl Core {
         self.sync().and_then(|()| self.checkpoint())
     }
 
-    /// As [`write_out`](Self::write_out), once more for as long as the source asks for another push and a push wrote something:
+    /// Repeats [`write_out`](Self::write_out) as long as the source asks for another push and a push wrote something:
     /// a large removal takes several.
     pub(crate) fn write_out_all(&self) -> Result<(), StoreError> {
         loop {
@@ -44,7 +44,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`Batch::merge`], on top of the tree.
+    /// Merges `batches` on top of the tree.
     fn merge<'b>(&self, batches: impl IntoIterator<Item = &'b Batch>) -> Result<Batch, StoreError> {
         Batch::merge(batches, |key| self.engine.get(key)).inspect_err(|error| self.fail(error))
     }

@@ -108,7 +108,7 @@ impl Data<'_> {
         self.engine.warm(ranges);
     }
 
-    /// As [`Store::applied_cut`](crate::Store::applied_cut), when the push began.
+    /// The value of [`Store::applied_cut`](crate::Store::applied_cut) when the push began.
     pub fn applied_cut(&self) -> u64 {
         self.applied_cut
     }
@@ -182,12 +182,12 @@ impl Added {
         self.records.push(key, u64::MAX, None);
     }
 
-    /// As [`Transaction::name_extent`].
+    /// Logs that a record names `extent`; see [`Transaction::name_extent`].
     pub fn name_extent(&mut self, extent: &Extent) {
         self.records.push_change(Change { span: extent.span(), freed: false });
     }
 
-    /// As [`Transaction::free_extent`].
+    /// Logs that no record names `extent` any more; see [`Transaction::free_extent`].
     pub fn free_extent(&mut self, extent: &Extent) {
         self.records.push_change(Change { span: extent.span(), freed: true });
     }

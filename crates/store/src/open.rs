@@ -80,7 +80,7 @@ impl Store {
         Store::open_planted(disk, options, Planted::default())
     }
 
-    /// As [`open`](Self::open), with a fault that tests plant.
+    /// Opens the store on `disk`, with a fault that tests plant.
     pub(crate) fn open_planted(
         disk: Arc<dyn Disk>,
         options: Options,
@@ -99,7 +99,7 @@ impl Store {
         opened
     }
 
-    /// As [`open`](Self::open), when this was `found`.
+    /// Opens the store whose file `super` is `found`.
     fn open_found(
         below: Arc<dyn Disk>,
         found: Super,

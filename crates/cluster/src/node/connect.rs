@@ -55,7 +55,7 @@ pub fn ask_status(address: &str, cluster: &str, identity: &Identity) -> io::Resu
     ask(STATUS, address, cluster, identity)
 }
 
-/// As [`ask_status`], for all that is told of the node's mount: what [`Relay::stat`](sluice_fuse::Relay::stat) gives.
+/// Asks the node at `address` for the statistics of its mount, as [`Relay::stat`](sluice_fuse::Relay::stat) gives them.
 ///
 /// # Errors
 /// Errors of [`ask_status`].

@@ -143,7 +143,7 @@ impl Node {
         Node::start_over(config, relay)
     }
 
-    /// As [`start`](Self::start), with what reads the kernel's requests; nothing is mounted here.
+    /// Joins the cluster with a `relay` that is already mounted.
     ///
     /// # Errors
     /// If the membership or the address cannot be used.
@@ -340,7 +340,7 @@ impl Inner {
         self.pause_until(time, || self.is_over());
     }
 
-    /// As [`pause`](Self::pause), for at most as long as it takes to notice that `is_enough`.
+    /// Pauses for `time`, or until `is_enough` is true.
     fn pause_until(&self, time: Duration, is_enough: impl Fn() -> bool) {
         let end = now() + nanoseconds(time);
         while !is_enough() && now() < end {

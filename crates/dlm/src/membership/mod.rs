@@ -71,14 +71,14 @@ pub trait Membership: Send + Sync {
 /// A place that keeps a [`Registry`]. A membership of such a place differs in how the registry is reached, and how news are
 /// waited for.
 trait Keeper: Send + Sync {
-    /// As [`Membership::ttl`].
+    /// The length of a lease; see [`Membership::ttl`].
     fn lease(&self) -> Duration;
-    /// As [`Membership::shards`].
+    /// The number of shards; see [`Membership::shards`].
     fn shard_count(&self) -> u16;
     /// Changes the registry; nothing comes between what `change` reads and what it writes. It may be called again with a newer
     /// registry: what the last call did counts.
     fn change<R>(&self, change: impl Fn(&mut Registry) -> R) -> io::Result<R>;
-    /// As [`Membership::view`].
+    /// Waits for a view newer than `revision`; see [`Membership::view`].
     fn wait_for_view(&self, revision: u64, wait: Duration) -> io::Result<View>;
 }
 

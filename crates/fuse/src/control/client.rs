@@ -168,7 +168,7 @@ pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
     ask(device_of(dir)?, order.as_bytes(), None)?.map(unwrap).transpose()
 }
 
-/// As [`stat`], for the mount with this device number; its files are not touched, so that a server may ask itself.
+/// The statistics of the mount with this device number; its files are not touched, so that a server may ask itself.
 ///
 /// # Errors
 /// When the server does not answer.
@@ -195,7 +195,7 @@ pub fn content_of_device(device: (u32, u32)) -> io::Result<Option<(StoreContent,
     }
 }
 
-/// As [`ask`], of the mount that holds `dir`. A dead mount is an error.
+/// Asks the server of the mount that holds `dir`. A dead mount is an error.
 fn ask_at(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
     let answer = ask(device_of(dir)?, question.as_bytes(), Some(ANSWER_PATIENCE))?;
     if answer.is_none() {

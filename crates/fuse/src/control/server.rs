@@ -60,7 +60,7 @@ impl Server {
         )
     }
 
-    /// As [`start`](Self::start), with what `with` answers.
+    /// Starts the control socket of mount `device`, whose questions `with` answers.
     pub(crate) fn start_with(device: (u32, u32), with: Respond) -> Option<Server> {
         Self::try_start(device, with)
             .inspect_err(|error| {
@@ -283,7 +283,7 @@ fn about<const N: usize>(stream: &mut UnixStream) -> io::Result<Result<About<N>,
     about_up_to(stream, NAME_MAX as u64 + 1)
 }
 
-/// As [`about`], with a text of up to `most` bytes.
+/// Reads the object of an order, whose text has up to `most` bytes; see [`about`].
 pub(super) fn about_up_to<const N: usize>(
     stream: &mut UnixStream,
     most: u64,

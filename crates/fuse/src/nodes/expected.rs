@@ -54,7 +54,7 @@ impl Nodes {
         }
     }
 
-    /// As [`get`](Self::get).
+    /// The inode called `nodeid`; reads an expected inode from the store.
     ///
     /// # Errors
     /// The store's, for an inode that is expected.

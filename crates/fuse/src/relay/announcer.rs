@@ -278,7 +278,7 @@ impl Announcer {
         self.announce_as(notifications, done, false);
     }
 
-    /// As [`announce`](Self::announce), and it is never cut short: when `done` is called the kernel has taken it in.
+    /// Announces `notifications`, and is never cut short: when `done` is called, the kernel has taken them in.
     pub(super) fn announce_wholly(&self, notifications: &[u8], done: Done) {
         self.announce_as(notifications, done, true);
     }

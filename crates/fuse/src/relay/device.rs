@@ -42,7 +42,7 @@ impl Device for DevFuse {
 }
 
 impl Relay {
-    /// As [`mount`](Self::mount), for a kernel that a test plays: nothing is mounted here.
+    /// A relay for a kernel that a test plays; no mount is made.
     ///
     /// # Errors
     /// When no thread can be started.
