@@ -180,9 +180,13 @@ impl Bucket {
     ///
     /// # Errors
     /// [`StoreError::Exists`]; [`StoreError::Io`] with `Unsupported` if the object store cannot be trusted, with
-    /// `DirectoryNotEmpty` if there is something that is no store; the object store's: what was made by then stays.
+    /// `DirectoryNotEmpty` if there is something that is no store; the object store's: the next call removes what was made by then.
     pub fn create(&self, options: Options) -> Result<Store, StoreError> {
-        self.must_be_empty()?;
+        match self.info() {
+            Err(StoreError::NotAStore) => self.begin_making()?,
+            Err(error) => return Err(error),
+            Ok(_) => return self.open_without_records(options),
+        }
         let free = match &self.host {
             Some(host) => host.free_bytes().map_err(|error| StoreError::Io("ask for free room", error))?,
             None => u64::MAX,
@@ -190,12 +194,24 @@ impl Bucket {
         let options = Options { log_size: options.log_size.min(free / LOG_SHARE), ..options };
         let info = Info::of_new(&options)?;
         self.wait(race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid))))?;
-        let store = self.open_as(self.claim(Claim::Alone)?, &info, options)?;
-        // Without `super` it is no store: so it comes when all else is whole.
-        match self.wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
-            true => Ok(store),
-            false => Err(StoreError::Exists),
+        // Of two at once one gets the claim; it removes what an earlier one left that was killed.
+        let owner = self.claim(Claim::Alone)?;
+        if !matches!(self.info(), Err(StoreError::NotAStore)) {
+            // Made and closed since this call looked.
+            self.wait(async {
+                owner.close(&self.objects).await;
+                Ok(())
+            })?;
+            return Err(StoreError::Exists);
         }
+        self.wait(self.remove_all_but([&owner.path(), &Path::from(UNFINISHED)]))?;
+        let store = self.open_as(owner, &info, options)?;
+        // Without `super` it is no store: so it comes when all else is whole.
+        if !self.wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
+            return Err(StoreError::Exists);
+        }
+        self.wait(objects::delete(&self.objects, &Path::from(UNFINISHED)))?;
+        Ok(store)
     }
 
     /// Opens the store. Older owners of the store are fenced: their pushes fail.
@@ -323,24 +339,49 @@ impl Bucket {
         self.wait(owner::claim(&self.objects, claim, self.pace))
     }
 
-    fn must_be_empty(&self) -> Result<(), StoreError> {
+    /// Opens a store whose maker was killed before it wrote a record.
+    fn open_without_records(&self, options: Options) -> Result<Store, StoreError> {
+        let must_have_none = |store: Store| {
+            let mut has_records = false;
+            store.scan(&[], &[u8::MAX; 32], &mut |_, _| {
+                has_records = true;
+                false
+            })?;
+            if has_records { Err(StoreError::Exists) } else { Ok(store) }
+        };
+        drop(must_have_none(self.look(options.clone())?)?);
+        // A living maker is in the way.
+        must_have_none(self.open(Claim::Alone, options)?)
+    }
+
+    /// Marks the place as a store that is being made. Objects that are there already must be marked so.
+    fn begin_making(&self) -> Result<(), StoreError> {
         self.wait(async {
-            if objects::get(&self.objects, &Path::from(SUPER)).await?.is_some() {
-                return Err(StoreError::Exists);
-            }
+            let unfinished = Path::from(UNFINISHED);
             let found = self.objects.list_with_delimiter(None).await;
             let found = found.map_err(of_objects("look whether there is something"))?;
-            match found.objects.is_empty() && found.common_prefixes.is_empty() {
-                true => Ok(()),
-                false => {
-                    let text = "there are objects that are no store, or another mkfs is at work (give another address)";
-                    let kind = std::io::ErrorKind::DirectoryNotEmpty;
-                    Err(StoreError::Io("make a store here", std::io::Error::new(kind, text)))
-                }
+            let is_empty = found.objects.is_empty() && found.common_prefixes.is_empty();
+            if !is_empty && objects::get(&self.objects, &unfinished).await?.is_none() {
+                let text = "there are objects that are no store (give another address)";
+                let kind = std::io::ErrorKind::DirectoryNotEmpty;
+                return Err(StoreError::Io("make a store here", std::io::Error::new(kind, text)));
             }
+            // Another mkfs may have made it meanwhile, or have ended and removed it.
+            objects::create(&self.objects, &unfinished, b"a store is being made here\n").await.map(drop)
         })
     }
+
+    /// Removes each object of the store that is being made, except those in `kept`.
+    async fn remove_all_but(&self, kept: [&Path; 2]) -> Result<(), StoreError> {
+        for path in objects::paths(&self.objects).await?.iter().filter(|path| !kept.contains(path)) {
+            objects::delete(&self.objects, path).await?;
+        }
+        Ok(())
+    }
 }
+
+/// The object that says that a store is being made: as long as there is no `super`, all objects beside it may be removed.
+const UNFINISHED: &str = "mkfs-unfinished";
 
 /// `options` with what the store `info` was made with. Its data are written by pushes, which come one at a time.
 fn of_store(info: &Info, options: Options) -> Options {

@@ -10,7 +10,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
+    ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
 };
 use sluice_store::StoreError;
 use sluice_sync::Arc;
@@ -167,17 +167,40 @@ pub(crate) async fn get(objects: &Objects, path: &Path) -> Result<Option<Vec<u8>
     Ok(Some(found.bytes().await.map_err(of_objects("read an object"))?.to_vec()))
 }
 
+/// Deletes the object `path`, if it is there.
+///
+/// # Errors
+/// The object store's.
+pub(crate) async fn delete(objects: &Objects, path: &Path) -> Result<(), StoreError> {
+    match objects.delete(path).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(error) => Err(of_objects("delete an object")(error)),
+    }
+}
+
+/// The paths of all objects.
+///
+/// # Errors
+/// The object store's.
+pub(crate) async fn paths(objects: &Objects) -> Result<Vec<Path>, StoreError> {
+    Ok(all(objects).await?.into_iter().map(|one| one.location).collect())
+}
+
 /// Bytes that all objects take.
 ///
 /// # Errors
 /// The object store's.
 pub(crate) async fn size(objects: &Objects) -> Result<u64, StoreError> {
-    let (mut places, mut bytes) = (vec![Path::default()], 0);
+    Ok(all(objects).await?.iter().map(|one| one.size).sum())
+}
+
+async fn all(objects: &Objects) -> Result<Vec<ObjectMeta>, StoreError> {
+    let (mut places, mut all) = (vec![Path::default()], Vec::new());
     while let Some(place) = places.pop() {
         let found =
             objects.list_with_delimiter(Some(&place)).await.map_err(of_objects("list the objects"))?;
-        bytes += found.objects.iter().map(|one| one.size).sum::<u64>();
+        all.extend(found.objects);
         places.extend(found.common_prefixes);
     }
-    Ok(bytes)
+    Ok(all)
 }

@@ -178,6 +178,11 @@ pub(crate) async fn user(objects: &Objects) -> Result<Option<StoreError>, StoreE
 }
 
 impl Owner {
+    /// The object of the claim.
+    pub(crate) fn path(&self) -> Path {
+        path(self.epoch)
+    }
+
     /// Whether no newer claim was made.
     ///
     /// # Errors

@@ -62,6 +62,41 @@ fn a_burst_of_changes_waits_for_no_merge() {
 }
 
 #[test]
+fn a_store_whose_maker_was_killed_at_any_write_is_made_by_the_next() {
+    let mut writes = 0;
+    loop {
+        for dies_after in [false, true] {
+            let objects = Arc::new(InMemory::new());
+            let plan = Plan { dies_at: Some(writes), dies_after, ..Plan::default() };
+            let made = Node::new(&objects, plan, writes).bucket().create(quiet());
+            if made.is_ok() && !dies_after {
+                assert!(writes > 5, "{writes} writes make a store");
+                return;
+            }
+            drop(made);
+            let again = Bucket::over(objects.clone());
+            let store = again.create(quiet()).unwrap_or_else(|error| panic!("write {writes}: {error}"));
+            push(&store, 0, &value(0)).expect("memory");
+            store.close().expect("memory");
+            assert!(matches!(again.create(quiet()), Err(StoreError::Exists)));
+            let store = again.open(Claim::Alone, quiet()).expect("it was closed");
+            assert!(records(&store).expect("memory") == expected(1));
+        }
+        writes += 1;
+    }
+}
+
+#[test]
+fn objects_of_others_are_in_the_way_of_a_store_and_stay() {
+    let objects = Arc::new(InMemory::new());
+    let path = object_store::path::Path::from("photos/1.jpg");
+    wait(objects.put(&path, PutPayload::from("a picture"))).expect("memory");
+    let refused = Bucket::over(objects.clone()).create(quiet()).map(drop).expect_err("it is not empty");
+    assert!(refused.to_string().contains("no store"), "{refused}");
+    assert!(wait(objects.head(&path)).is_ok());
+}
+
+#[test]
 fn what_was_synchronised_is_there_when_the_store_is_opened_again() {
     let objects = Arc::new(InMemory::new());
     let bucket = Bucket::over(objects);
