@@ -1,8 +1,11 @@
 //! The asking side.
 
-use super::{ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, address, is_trusted, pid_namespace, socket_file};
+use super::{
+    ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, abstract_name, connect, pid_namespace, socket_file, trusted,
+};
 use crate::mount::{device_of, reach};
 use rustix::fs::{Mode, OFlags};
+use rustix::net::SocketAddrUnix;
 use sluice_sync::time::Duration;
 use sluice_vfs::{Errno, StoreContent};
 use std::ffi::{OsStr, OsString};
@@ -206,24 +209,27 @@ fn ask_at(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
 
 /// The whole answer of the server of the mount `device`, for which it has `patience`. `None` if nobody listens.
 fn ask(device: (u32, u32), question: &[u8], patience: Option<Duration>) -> io::Result<Option<Vec<u8>>> {
-    let mut stream = match UnixStream::connect_addr(&address(device)?) {
-        Ok(stream) => stream,
-        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
-            let Some(stream) = socket_file::connect(device)? else { return Ok(None) };
-            stream
-        }
-        Err(error) => return Err(error),
+    // The file first: another user cannot have made it, as an abstract name.
+    let by_file = socket_file::connect(device)?;
+    let Some(mut stream) = by_file.map_or_else(|| connect_by_name(device), |stream| Ok(Some(stream)))? else {
+        return Ok(None);
     };
-    if !is_trusted(&stream)? {
-        let message = "the control socket of this mount belongs to another user";
-        return Err(io::Error::new(ErrorKind::PermissionDenied, message));
-    }
     stream.set_read_timeout(patience)?;
     stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
     stream.write_all(question)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
     Ok(Some(answer))
+}
+
+/// Connects to the abstract name of the mount `device`. None if nobody listens.
+fn connect_by_name(device: (u32, u32)) -> io::Result<Option<UnixStream>> {
+    let address = SocketAddrUnix::new_abstract_name(abstract_name(device).as_bytes())?;
+    match connect(&address, ANSWER_PATIENCE) {
+        Ok(stream) => trusted(stream).map(Some),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The answer behind the first line, or that line as an error.

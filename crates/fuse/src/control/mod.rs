@@ -16,7 +16,9 @@
 //! relative to the client: an inode and the directory of the copy. The client has both open until it is answered.
 //!
 //! Anybody can bind or connect to such a name, so both sides look at the other's credentials: the server
-//! answers root and its own user, the client believes root and its own user.
+//! answers root and its own user, the client believes root and its own user. No user is waited for who only holds a name:
+//! a client tries the socket file first, in a directory that no other user can have made, and each wait for a connection
+//! has a limit.
 
 mod client;
 mod faults;
@@ -33,10 +35,12 @@ pub(crate) use server::{Server, respond};
 pub(crate) use stat::{KnownByMount, of_file_system, of_mount};
 
 use nix::sys::socket::{getsockopt, sockopt};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use sluice_sync::time::Duration;
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::io::{self, ErrorKind};
+use std::os::unix::net::UnixStream;
 
 /// How long the server waits for a client, while others wait behind it.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,9 +51,25 @@ const OK: &str = "ok\n";
 /// The whole answer to `locks` and `hot` when the kernel serves them.
 const LOCKS_IN_KERNEL: &str = "locks are served by the kernel\n";
 
-/// Where the server of the mount with device number `device` listens.
-fn address(device: (u32, u32)) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("sluicefs/{}:{}", device.0, device.1))
+/// The abstract name on which the server of the mount with device number `device` listens.
+fn abstract_name((major, minor): (u32, u32)) -> String {
+    format!("sluicefs/{major}:{minor}")
+}
+
+/// Connects to `address`. A listener that accepts nobody is waited for as long as `patience`.
+///
+/// # Errors
+/// The system's; `TimedOut`.
+fn connect(address: &SocketAddrUnix, patience: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) => Ok(socket.into()),
+        Err(Errno::AGAIN) => {
+            Err(io::Error::new(ErrorKind::TimedOut, "the control socket of this mount accepts nobody"))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The pid namespace of this process, as the kernel names it.
@@ -58,10 +78,25 @@ fn pid_namespace() -> String {
     std::fs::read_link("/proc/self/ns/pid").map_or_else(|_| String::new(), |link| link.display().to_string())
 }
 
-/// True if the process at the other end is root's or this user's.
-fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
+/// The user of the process at the other end.
+fn user_of(stream: &UnixStream) -> io::Result<u32> {
     // Not rustix's function: it assumes that a process number is never 0, but the number of a process in an invisible
     // namespace is 0.
-    let uid = getsockopt(stream, sockopt::PeerCredentials)?.uid();
-    Ok(uid == 0 || uid == rustix::process::geteuid().as_raw())
+    Ok(getsockopt(stream, sockopt::PeerCredentials)?.uid())
+}
+
+/// True if the process at the other end is root's or this user's.
+fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
+    let user = user_of(stream)?;
+    Ok(user == 0 || user == rustix::process::geteuid().as_raw())
+}
+
+/// The connection, if the server at its other end [is trusted](is_trusted).
+fn trusted(stream: UnixStream) -> io::Result<UnixStream> {
+    if is_trusted(&stream)? { Ok(stream) } else { Err(of_another_user()) }
+}
+
+fn of_another_user() -> io::Error {
+    let message = "the control socket of this mount belongs to another user";
+    io::Error::new(ErrorKind::PermissionDenied, message)
 }

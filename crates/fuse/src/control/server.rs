@@ -2,17 +2,19 @@
 
 use super::socket_file::SocketFile;
 use super::stat::{self, hot};
-use super::{LOCKS_IN_KERNEL, OK, PATIENCE, address, faults, is_trusted, pid_namespace};
+use super::{LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, faults, is_trusted, pid_namespace};
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::SocketAddrUnix;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
 use sluice_vfs::{Cred, Errno, FileInUse, Holder, NAME_MAX, SNAPSHOTS, StoreContent, Superblock};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 /// So many of the hottest files are told of.
 const HOT_MAX: usize = 1000;
@@ -73,14 +75,22 @@ impl Server {
     }
 
     fn try_start(device: (u32, u32), with: Respond) -> io::Result<Server> {
-        let mut listeners = vec![bind(device)?];
-        let bound = SocketFile::bind(device).inspect_err(|error| {
-            log::info!("no socket file, so that other network namespaces find no server: {error}");
-        });
-        let file = bound.ok().map(|(listener, file)| {
-            listeners.push(listener);
-            file
-        });
+        let (mut listeners, mut file) = (Vec::new(), None);
+        match SocketFile::bind(device) {
+            Ok((listener, bound)) => {
+                listeners.push(listener);
+                file = Some(bound);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => log::info!("no socket file: {error}"),
+            Err(error) => {
+                log::warn!("no socket file, so that other network namespaces find no server: {error}");
+            }
+        }
+        match bind(device) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if file.is_none() => return Err(error),
+            Err(error) => log::warn!("no abstract name, only a socket file: {error}"),
+        }
         let serving = Mutex::with_class(&SERVING, Serving::default());
         let shared = Arc::new(ControlShared { listeners, serving });
         let inner = shared.clone();
@@ -159,14 +169,27 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
 fn bind(device: (u32, u32)) -> io::Result<UnixListener> {
-    let address = address(device)?;
+    let name = abstract_name(device);
+    let address = SocketAddr::from_abstract_name(&name)?;
     for _ in 1..BIND_TRIES {
         match UnixListener::bind_addr(&address) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse => sleep(BIND_AFTER),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                if is_of_another_user(&name)? {
+                    let text = format!("another user listens on the abstract socket name {name}");
+                    return Err(io::Error::new(ErrorKind::AddrInUse, text));
+                }
+                sleep(BIND_AFTER);
+            }
             decided => return decided,
         }
     }
     UnixListener::bind_addr(&address)
+}
+
+/// Whether a user who is not trusted listens on the abstract name. A server that is just ending accepts nobody, or is trusted.
+fn is_of_another_user(name: &str) -> io::Result<bool> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    connect(&address, BIND_AFTER).map_or(Ok(false), |stream| Ok(!is_trusted(&stream)?))
 }
 
 fn answer(mut stream: UnixStream, with: &Respond) -> io::Result<()> {
@@ -323,5 +346,55 @@ fn content(superblock: &Superblock) -> String {
         }
         Some(Err(error)) => format!("{error}\n"),
         None => "there is no store\n".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_sync::thread;
+
+    #[test]
+    fn another_users_socket_names_do_not_keep_a_server_from_answering() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // No mount has this number.
+        let device = (0, 1_000_000 + std::process::id());
+        let name = abstract_name(device);
+        let squatted = SocketAddr::from_abstract_name(&name).expect("it is short");
+        let squatter = thread::spawn(move || {
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).expect("root may");
+            UnixListener::bind_addr(&squatted)
+        });
+        let squatter = squatter.join().expect("no panic").expect("it is free");
+        let refused = bind(device).expect_err("it is taken").to_string();
+        assert!(refused.contains("another user listens on the abstract socket name"), "{refused}");
+        // A client is not led there, ...
+        let asked = crate::control::stat_of_device(device).expect_err("another user listens");
+        assert_eq!(asked.kind(), ErrorKind::PermissionDenied);
+        assert_eq!(asked.to_string(), "the control socket of this mount belongs to another user");
+        // ... nor waits until the squatter accepts those whom it let in.
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("it is short");
+        let mut crowd = Vec::new();
+        let full = loop {
+            match connect(&address, BIND_AFTER) {
+                Ok(stream) => crowd.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.to_string(), "the control socket of this mount accepts nobody");
+        // The server answers by its file.
+        if let Some(_server) = Server::start_with(device, Box::new(|_, stream| stream.write_all(b"ok\n"))) {
+            let mut stream = UnixStream::connect(format!("/run/sluicefs/{}:{}", device.0, device.1))
+                .expect("the file is there");
+            stream.write_all(b"stat\n").expect("it listens");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("it answers");
+            assert_eq!(answer, OK);
+        } else {
+            assert!(!std::path::Path::new("/run").is_dir(), "there is a place for the file");
+        }
+        drop((squatter, crowd));
     }
 }
