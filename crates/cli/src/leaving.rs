@@ -20,47 +20,20 @@ pub(crate) fn server_of(dir: &Path) -> Option<u32> {
     control::server_of(dir).ok().flatten().filter(|_| is_here)
 }
 
-/// The server of a mount that is to be unmounted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MountServer {
-    /// This process.
-    Process(u32),
-    /// A process that is not seen from here.
-    Elsewhere,
-    /// It has ended.
-    Dead,
-}
-
-/// The server of the mount on `dir`.
-pub(crate) fn server_before_unmount(dir: &Path) -> MountServer {
-    match (server_of(dir), rustix::fs::statfs(dir)) {
-        (Some(server), _) => MountServer::Process(server),
-        (None, Err(rustix::io::Errno::NOTCONN)) => MountServer::Dead,
-        (None, _) => MountServer::Elsewhere,
-    }
-}
-
 /// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
-/// Another node of a cluster may have the store for as long as it likes.
-pub(crate) fn await_end(store: &Path, server: MountServer) {
+/// Another node of a cluster may have the store for as long as it likes: where the server is not known, only a server without a
+/// mount is waited for.
+pub(crate) fn await_end(store: &Path, server: Option<u32>) {
     let bucket = bucket::at(store).unwrap_or_default();
-    let is_meant = |user: u32| match server {
-        MountServer::Process(server) => server == user,
-        MountServer::Elsewhere => true,
-        MountServer::Dead => false,
-    };
+    let is_meant = |user: u32| server.map_or_else(|| is_leaving(user, store), |server| server == user);
     // A process that has ended holds nothing.
-    let may_hold = || match server {
-        MountServer::Process(server) => Path::new(&format!("/proc/{server}")).exists(),
-        MountServer::Elsewhere => true,
-        MountServer::Dead => false,
-    };
+    let may_hold = || server.is_none_or(|server| Path::new(&format!("/proc/{server}")).exists());
     let is_used = || match &bucket {
         Some(bucket) => {
             matches!(bucket.user(), Ok(Some(StoreError::InUse(Some(user)))) if is_meant(user))
         }
         None => match HostDisk::lock_read_only(store) {
-            // A user with an unknown number may be the server.
+            // A process that is not shown may be meant.
             Err(StoreError::InUse(user)) => user.is_none_or(is_meant),
             _ => false,
         },
@@ -139,8 +112,8 @@ mod tests {
         let store = Superblock::create(&dir, Options::default()).unwrap();
         let began = Instant::now();
         // Another process, this one, has the store.
-        await_end(&dir, MountServer::Dead);
-        await_end(&dir, MountServer::Process(u32::MAX));
+        await_end(&dir, None);
+        await_end(&dir, Some(u32::MAX));
         assert!(began.elapsed() < PATIENCE);
         store.close().unwrap();
         std::fs::remove_dir_all(dir).unwrap();

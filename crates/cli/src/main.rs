@@ -116,7 +116,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::Umount { lazy, force, dir } => {
             let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
             // Before the mount is gone.
-            let server = leaving::server_before_unmount(&dir);
+            let server = store.as_ref().and_then(|_| leaving::server_of(&dir));
             let users = match () {
                 () if force => Users::Fail,
                 () if lazy => Users::LetFinish,

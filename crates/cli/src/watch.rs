@@ -145,8 +145,12 @@ fn answer(stream: TcpStream, device: (u32, u32)) -> io::Result<()> {
     // The whole head must be read, or closing would reset the connection before the answer is.
     let mut head = BufReader::new((&stream).take(HEAD_MAX));
     let mut line = String::new();
+    let end = Instant::now() + PATIENCE;
     while head.read_line(&mut line)? > 0 && !line.trim_end().is_empty() {
         line.clear();
+        // Lines that come slowly do not keep the next client waiting.
+        let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
     }
     let stat = control::stat_of_device(device)?.and_then(|json| MountStat::parse(&json).ok());
     let (status, body) = match stat {

@@ -3,9 +3,10 @@
 use crate::lock_class::STRANGERS;
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex, thread};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 
 /// The number of strangers that are listened to at once.
 const STRANGERS_MAX: usize = 64;
@@ -42,7 +43,7 @@ pub fn listen<K>(
     }
 }
 
-/// Callers that have not shown who they are, by the order of their calls.
+/// The networks and connections of callers that have not shown who they are, by the order of their calls.
 #[derive(Default)]
 struct Strangers {
     waiting: BTreeMap<u64, (IpAddr, TcpStream)>,
@@ -50,22 +51,30 @@ struct Strangers {
 }
 
 impl Strangers {
-    /// Adds a caller: its number. Where there are too many, the earliest of the address with the most callers is hung up on.
+    /// Adds a caller: its number. Where there are too many, the earliest of the network with the most callers is hung up on.
     fn admit(&mut self, from: IpAddr, tcp: TcpStream) -> u64 {
         if self.waiting.len() >= STRANGERS_MAX {
-            let mut callers = BTreeMap::<IpAddr, usize>::new();
-            self.waiting.values().for_each(|(address, _)| *callers.entry(*address).or_default() += 1);
-            let crowd = callers.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address);
-            let earliest = self.waiting.iter().find(|(_, (address, _))| Some(*address) == crowd);
-            let earliest = earliest.map(|(number, _)| *number);
+            let mut callers = BTreeMap::<IpAddr, (usize, Reverse<u64>)>::new();
+            for (number, (network, _)) in &self.waiting {
+                callers.entry(*network).or_insert((0, Reverse(*number))).0 += 1;
+            }
+            let earliest = callers.into_values().max().map(|(_, Reverse(number))| number);
             if let Some((_, tcp)) = earliest.and_then(|number| self.waiting.remove(&number)) {
                 // The caller may have hung up already.
                 let _ = tcp.shutdown(Shutdown::Both);
             }
         }
         self.calls += 1;
-        self.waiting.insert(self.calls, (from, tcp));
+        self.waiting.insert(self.calls, (network_of(from), tcp));
         self.calls
+    }
+}
+
+/// The callers that one machine can pretend to be: an address, of IPv6 the 64 bits of its network.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
     }
 }
 
@@ -109,6 +118,21 @@ mod tests {
         over.store(true, Ordering::SeqCst);
         drop(call());
         listening.join().unwrap();
+    }
+
+    #[test]
+    fn of_crowds_of_one_size_the_earliest_caller_is_hung_up_on() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut strangers = Strangers::default();
+        let first = strangers.admit([10, 0, 0, 1].into(), tcp.try_clone().unwrap());
+        for address in 2..=STRANGERS_MAX as u8 {
+            strangers.admit([10, 0, 0, address].into(), tcp.try_clone().unwrap());
+        }
+        let node = strangers.admit([10, 9, 9, 9].into(), tcp.try_clone().unwrap());
+        assert!(strangers.waiting.contains_key(&node) && !strangers.waiting.contains_key(&first));
+        let one_network = ["2001:db8::1", "2001:db8::2"].map(|text| network_of(text.parse().unwrap()));
+        assert_eq!(one_network[0], one_network[1]);
     }
 
     #[test]
