@@ -23,6 +23,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How long a mount may wait for its first server: for the lease of one that died.
@@ -66,7 +67,17 @@ impl ClusterMember {
             None => SocketAddr::new(place.own_address()?, 0),
         };
         let identity = identity.map(std::path::absolute).transpose()?.unwrap_or_else(|| place.keys());
+        warn_of_loose_keys(&identity);
         Ok(ClusterMember { place, identity, listen })
+    }
+
+    /// The directories on this machine that a node needs, and what each is of.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = (&Path, &'static str)> {
+        let members = match &self.place {
+            Rendezvous::Directory(dir) => Some((dir.as_path(), "cluster")),
+            Rendezvous::Etcd { .. } => None,
+        };
+        members.into_iter().chain([(self.identity.as_path(), "node's keys")])
     }
 
     /// The arguments that say the same.
@@ -127,6 +138,19 @@ impl ClusterMember {
     }
 }
 
+/// Says so if others than its owner may read a key in `keys`: it is all that a node needs.
+fn warn_of_loose_keys(keys: &Path) {
+    for key in ["ca.key", "node.key"].map(|name| keys.join(name)) {
+        if key.metadata().is_ok_and(|about| about.mode() & 0o077 != 0) {
+            let key = key.display();
+            eprintln!(
+                "sluice: warning: {key}: other users may read this key, which makes nodes of the cluster; to end that: \
+                 chmod 600 {key}"
+            );
+        }
+    }
+}
+
 /// The file system in `store`, which nodes of an earlier epoch lose. A store in a directory has no epochs: it is in the way
 /// of others while a living process has it open.
 fn open(store: &Path, options: Options, epoch: u64) -> std::result::Result<Arc<Superblock>, StoreError> {
@@ -164,6 +188,7 @@ pub(crate) fn perform(action: ClusterAction) -> Result<()> {
         ClusterAction::Join { authority, place: text, identity } => {
             let place = place(&text)?;
             let keys = authority.unwrap_or_else(|| place.keys());
+            warn_of_loose_keys(&keys);
             Cluster::open(&place)?.new_identity(&keys)?.save(&identity)?;
         }
         ClusterAction::Status { json, identity, place: text } => {
@@ -185,6 +210,7 @@ pub(crate) fn perform(action: ClusterAction) -> Result<()> {
 
 fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
     let cluster = Cluster::open(place)?;
+    warn_of_loose_keys(keys);
     let identity = cluster.identity(keys)?;
     let view = cluster.membership()?.view(0, Duration::ZERO)?;
     let mut text = String::new();

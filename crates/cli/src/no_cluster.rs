@@ -28,6 +28,10 @@ impl NoClusterMember {
         match *self {}
     }
 
+    pub(crate) fn directories(&self) -> [(&Path, &'static str); 2] {
+        match *self {}
+    }
+
     pub(crate) fn serve(
         &self,
         _: &Path,

@@ -28,6 +28,7 @@ use sluice_sync::{Arc, memory, thread};
 use sluice_vfs::{Options, Superblock};
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -71,8 +72,20 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         return Err(Failure::Usage("--cluster needs a STORE before DIR".into()));
     }
     if let Some(store) = &store {
-        refuse_over(store, &dir)?;
+        let place = store.to_str().and_then(|url| url.strip_prefix("file://"));
+        match (place, Bucket::is_url(store)) {
+            (Some(place), _) => refuse_over(place.as_ref(), "store", &dir)?,
+            (None, false) => refuse_over(store, "store", &dir)?,
+            (None, true) => {}
+        }
         warn_if_loose(store);
+    }
+    for (place, what) in member.iter().flat_map(ClusterMember::directories) {
+        refuse_over(place, what, &dir)?;
+    }
+    let caches = args.options.iter().flat_map(|list| list.split(','));
+    for place in caches.filter_map(|option| option.strip_prefix("cache=")) {
+        refuse_over(place.as_ref(), "cache", &dir)?;
     }
     if !args.foreground {
         return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());
@@ -81,13 +94,22 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
     serve(store.as_deref(), &dir, &list, (args.attached, args.detach), member.as_ref())
 }
 
-/// Refuses a mount on `dir` that would hide the directory of its own `store`, or stand in it.
-fn refuse_over(store: &Path, dir: &Path) -> Result<()> {
-    let place = store.to_str().and_then(|url| url.strip_prefix("file://")).map_or(store, Path::new);
-    // A mount point that is not there has an error of its own.
-    let (Ok(place), Ok(dir)) = (place.canonicalize(), dir.canonicalize()) else { return Ok(()) };
-    if place.starts_with(&dir) || dir.starts_with(&place) {
-        let text = "is, holds or stands in the directory of the store: give another directory to mount on";
+/// Refuses a mount on `dir` that would hide the directory `place` of `what`, or stand in it, also where a bind mount gives one of the
+/// two another path.
+fn refuse_over(place: &Path, what: &str, dir: &Path) -> Result<()> {
+    // A mount point that is not there has an error of its own. A missing `place` will be made below its nearest ancestor.
+    let (Ok(dir), Ok(place)) = (dir.canonicalize(), std::path::absolute(place)) else { return Ok(()) };
+    let Some(near) = place.ancestors().find_map(|above| above.canonicalize().ok()) else { return Ok(()) };
+    let upwards = |path: &Path| {
+        let ids = path.ancestors().filter_map(|above| above.metadata().ok()).map(|it| (it.dev(), it.ino()));
+        ids.collect::<Vec<_>>()
+    };
+    let (from_place, from_dir) = (upwards(&near), upwards(&dir));
+    let hides = from_dir.first().is_some_and(|dir| from_place.contains(dir));
+    let stands_in = place.exists() && from_place.first().is_some_and(|place| from_dir.contains(place));
+    if hides || stands_in {
+        let text =
+            format!("is, holds or stands in the directory of the {what}: give another directory to mount on");
         return Err(Failure::Failed(format!("{}: {text}", dir.display())));
     }
     Ok(())

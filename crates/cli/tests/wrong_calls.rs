@@ -280,3 +280,90 @@ fn locks_of_another_file_system_are_not_shown() {
         assert!(line.contains("not in a sluicefs mount: `sluice mount` makes one"), "{line}");
     }
 }
+
+#[test]
+fn a_key_that_others_may_read_is_warned_of_where_it_is_used() {
+    let stage = stage();
+    run(&stage, "$S cluster init c && $S cluster join c id && $S cluster status --identity id c").well();
+    for (key, commands) in [
+        ("c/ca.key", ["cluster join c id", "cluster status c"]),
+        ("id/node.key", ["cluster status --identity id c", "cluster status --json --identity id c"]),
+    ] {
+        for command in commands {
+            let warned = run(&stage, &format!("chmod 640 {key}; $S {command}"));
+            assert_eq!(warned.status, Some(0), "{}", warned.stderr);
+            let cure = warned.stderr.trim_end().rsplit("to end that: ").next().unwrap();
+            assert!(warned.stderr.contains("other users may read this key") && cure.ends_with(key), "{cure}");
+            run(&stage, &format!("{cure} && $S {command}")).well();
+        }
+    }
+}
+
+#[test]
+fn a_mount_that_hides_what_it_needs_or_stands_in_it_is_refused() {
+    let stage = stage();
+    run(&stage, "mkdir -p a/c/in a/keys/in a/cache/in free b; $S cluster init a/c").well();
+    run(&stage, "$S mkfs a/store; $S mkfs file://$PWD/a/objects; mkdir -p a/objects/in").well();
+    let cache = "mount file://$PWD/a/objects";
+    let cluster = "mount file://$PWD/a/objects --cluster dir:a/c --identity a/keys";
+    let elsewhere = "file://$PWD/free";
+    let cases = [
+        ("store", "mount a/store".to_owned(), ["a", "a/store", "."]),
+        ("store", cache.to_owned(), ["a", "a/objects", "a/objects/in"]),
+        ("cache", format!("mount {elsewhere} -o cache=$PWD/a/cache"), ["a", "a/cache", "a/cache/in"]),
+        // It is not there yet, and would be made where the mount hides it.
+        ("cache", format!("mount {elsewhere} -o ro,cache=$PWD/a/x/y"), ["a", "./a", "a/"]),
+        ("cluster", format!("mount {elsewhere} --cluster dir:a/c"), ["a", "a/c", "a/c/in"]),
+        (
+            "node's keys",
+            cluster.replace("dir:a/c", "http://127.0.0.1:1/n"),
+            ["a/keys", "a/keys/in", "a/keys/"],
+        ),
+    ];
+    for (what, command, dirs) in cases {
+        for dir in dirs {
+            let line = run(&stage, &format!("$S {command} {dir}")).complaint(1);
+            let expected =
+                format!("stands in the directory of the {what}: give another directory to mount on");
+            assert!(line.contains(&expected), "{command} {dir}: {line}");
+        }
+    }
+    // Another path of the same directory.
+    let bound = |command: &str, from: &str| {
+        let script = format!("mount --bind {from} b && exec $S {command} b");
+        run(&stage, &format!("unshare --mount sh -c '{script}'"))
+    };
+    if !rustix::process::geteuid().is_root() || run(&stage, "unshare --mount true").status != Some(0) {
+        return;
+    }
+    for (what, command, from) in [
+        ("store", "mount a/store".to_owned(), "a"),
+        ("store", "mount a/store".to_owned(), "a/store"),
+        ("cache", format!("mount {elsewhere} -o cache=$PWD/a/cache"), "a"),
+        ("cluster", format!("mount {elsewhere} --cluster dir:a/c"), "a/c"),
+    ] {
+        let line = bound(&command, from).complaint(1);
+        assert!(line.contains(&format!("stands in the directory of the {what}")), "{command} {from}: {line}");
+    }
+}
+
+#[test]
+fn keys_of_an_authority_that_was_replaced_are_refused_and_before_both_serve() {
+    let stage = stage();
+    run(&stage, "$S cluster init c && $S cluster init next && $S cluster join c before").well();
+    let other =
+        run(&stage, "cp -r before with && cp next/ca.pem with && $S cluster status --identity with c");
+    assert!(other.complaint(1).contains("of the authority of another cluster"));
+    run(&stage, "cat next/ca.pem >> c/ca.pem && $S cluster join c of-old").well();
+    run(&stage, "cp next/ca.key c && $S cluster join c of-new && test 2 = $(grep -c BEGIN of-new/ca.pem)")
+        .well();
+    for identity in ["before", "of-old", "of-new", "with", "c"] {
+        run(&stage, &format!("$S cluster status --identity {identity} c")).well();
+    }
+    run(&stage, "cp next/ca.pem c && $S cluster status --identity of-new c && $S cluster join c after")
+        .well();
+    let refused = run(&stage, "$S cluster status --identity before c").complaint(1);
+    assert!(refused.contains("of the authority of another cluster"), "{refused}");
+    let refused = run(&stage, "cp before/ca.pem c && $S cluster join c wrong").complaint(1);
+    assert!(refused.contains("ca.key is of no authority in ca.pem"), "{refused}");
+}

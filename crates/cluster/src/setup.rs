@@ -6,6 +6,7 @@
 //!                   members/      the lease directory
 //!   at an etcd:     charter       name, length of leases, and the certificate of the authority; its key never
 //! ```
+//! While an authority replaces another, `ca.pem` and the charter hold the certificates of both.
 
 use crate::rendezvous::Rendezvous;
 use serde::{Deserialize, Serialize};
@@ -176,7 +177,7 @@ impl Cluster {
     }
 
     fn check(&self, identity: Identity, keys: &Path) -> io::Result<Identity> {
-        if identity.authority() != self.saved.authority {
+        if !identity.believes_one_of(&self.saved.authority) {
             let text = format!("{}: of the authority of another cluster than {}", keys.display(), self.place);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use sluice_sync::time::{Duration, Instant};
@@ -28,13 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The authority of a cluster.
 pub struct ClusterCa {
-    certificate: CertificateDer<'static>,
+    /// Its certificate, and while authorities are replaced those of the others that the nodes believe.
+    certificates: Vec<CertificateDer<'static>>,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A node's credentials: its certificate, its key, and the authority that it trusts.
+/// A node's credentials: its certificate, its key, and the authorities that it trusts: several while one replaces another.
 pub struct Identity {
-    ca: CertificateDer<'static>,
+    authorities: Vec<CertificateDer<'static>>,
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 }
@@ -48,7 +49,7 @@ impl ClusterCa {
         let params = ClusterCa::params()?;
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = params.self_signed(&key).map_err(io::Error::other)?.der().clone();
-        Ok(ClusterCa { certificate, issuer: Issuer::new(params, key) })
+        Ok(ClusterCa { certificates: vec![certificate], issuer: Issuer::new(params, key) })
     }
 
     /// Reads `ca.pem` and `ca.key` of a directory.
@@ -56,11 +57,16 @@ impl ClusterCa {
     /// # Errors
     /// If a file is missing or invalid.
     pub fn load(dir: &Path) -> io::Result<ClusterCa> {
-        let certificate = certificate(dir, "ca.pem")?;
-        must_be_authority(dir, &certificate)?;
+        let certificates = authorities(dir)?;
         let key = PrivateKeyDer::from_pem_file(dir.join("ca.key")).map_err(of_pem(dir, "ca.key"))?;
         let key = KeyPair::try_from(&key).map_err(|_| damaged(dir, "ca.key"))?;
-        Ok(ClusterCa { certificate, issuer: Issuer::new(ClusterCa::params()?, key) })
+        let is_of_key = |root: &TrustAnchor<'_>| root.subject_public_key_info.ends_with(key.public_key_raw());
+        if !believed(&certificates)?.roots.iter().any(is_of_key) {
+            let text =
+                format!("{}: ca.key is of no authority in ca.pem: add its certificate there", dir.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(ClusterCa { certificates, issuer: Issuer::new(ClusterCa::params()?, key) })
     }
 
     /// Writes them. The key is readable by its owner alone: with it identities are made.
@@ -69,7 +75,7 @@ impl ClusterCa {
     /// If the directory cannot be written.
     pub fn save(&self, dir: &Path) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        fs::write(dir.join("ca.pem"), pem("CERTIFICATE", &self.certificate))?;
+        fs::write(dir.join("ca.pem"), bundle(&self.certificates))?;
         save_key(&dir.join("ca.key"), &self.issuer.key().serialize_der())
     }
 
@@ -89,7 +95,7 @@ impl ClusterCa {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(io::Error::other)?.der().clone();
         let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(io::Error::other)?;
-        Ok(Identity { ca: self.certificate.clone(), certificate, key })
+        Ok(Identity { authorities: self.certificates.clone(), certificate, key })
     }
 }
 
@@ -100,9 +106,9 @@ impl Identity {
     /// If a file is missing or invalid.
     pub fn load(dir: &Path) -> io::Result<Identity> {
         let key = PrivateKeyDer::from_pem_file(dir.join("node.key")).map_err(of_pem(dir, "node.key"))?;
-        let (ca, certificate) = (certificate(dir, "ca.pem")?, certificate(dir, "node.pem")?);
-        must_be_authority(dir, &ca)?;
-        Ok(Identity { ca, certificate, key })
+        let certificate =
+            CertificateDer::from_pem_file(dir.join("node.pem")).map_err(of_pem(dir, "node.pem"))?;
+        Ok(Identity { authorities: authorities(dir)?, certificate, key })
     }
 
     /// Writes them. The key is readable by its owner alone.
@@ -111,20 +117,15 @@ impl Identity {
     /// If the directory cannot be written.
     pub fn save(&self, dir: &Path) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        fs::write(dir.join("ca.pem"), pem("CERTIFICATE", &self.ca))?;
+        fs::write(dir.join("ca.pem"), bundle(&self.authorities))?;
         fs::write(dir.join("node.pem"), pem("CERTIFICATE", &self.certificate))?;
         save_key(&dir.join("node.key"), self.key.secret_der())
     }
 
-    /// The certificate of the authority that it believes, as PEM.
-    pub fn authority(&self) -> String {
-        pem("CERTIFICATE", &self.ca)
-    }
-
-    fn roots(&self) -> io::Result<Arc<RootCertStore>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.ca.clone()).map_err(io::Error::other)?;
-        Ok(Arc::new(roots))
+    /// Whether it believes one of the authorities whose certificates are in `pem`.
+    pub fn believes_one_of(&self, pem: &str) -> bool {
+        let mut named = CertificateDer::pem_slice_iter(pem.as_bytes()).flatten();
+        named.any(|authority| self.authorities.contains(&authority))
     }
 
     /// The two configurations: to be called, and to call.
@@ -133,7 +134,7 @@ impl Identity {
     /// If the identity is invalid.
     pub fn configurations(&self) -> io::Result<(Arc<ServerConfig>, Arc<ClientConfig>)> {
         let provider = Arc::new(default_provider());
-        let roots = self.roots()?;
+        let roots = Arc::new(believed(&self.authorities)?);
         let versions = &[&rustls::version::TLS13];
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
         let server = ServerConfig::builder_with_provider(provider.clone())
@@ -161,15 +162,28 @@ fn save_key(path: &Path, der: &[u8]) -> io::Result<()> {
     file.write_all(pem("PRIVATE KEY", der).as_bytes())
 }
 
-/// The certificate in the file `name` of `dir`.
-fn certificate(dir: &Path, name: &str) -> io::Result<CertificateDer<'static>> {
-    CertificateDer::from_pem_file(dir.join(name)).map_err(of_pem(dir, name))
+/// The certificates in `ca.pem` of `dir`.
+///
+/// # Errors
+/// The system's; `InvalidData` for a file without a certificate, or with one that is damaged.
+fn authorities(dir: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let found = CertificateDer::pem_file_iter(dir.join("ca.pem")).and_then(Iterator::collect);
+    let found: Vec<_> = found.map_err(of_pem(dir, "ca.pem"))?;
+    match believed(&found) {
+        Ok(roots) if !roots.is_empty() => Ok(found),
+        _ => Err(damaged(dir, "ca.pem")),
+    }
 }
 
-/// # Errors
-/// Nobody can believe `certificate`, which is that of `ca.pem` in `dir`.
-fn must_be_authority(dir: &Path, certificate: &CertificateDer<'static>) -> io::Result<()> {
-    RootCertStore::empty().add(certificate.clone()).map_err(|_| damaged(dir, "ca.pem"))
+/// Who believes these `authorities`.
+fn believed(authorities: &[CertificateDer<'static>]) -> io::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    authorities.iter().try_for_each(|one| roots.add(one.clone())).map_err(io::Error::other)?;
+    Ok(roots)
+}
+
+fn bundle(certificates: &[CertificateDer<'static>]) -> String {
+    certificates.iter().map(|one| pem("CERTIFICATE", one)).collect()
 }
 
 /// The error for an unreadable file `name` of `dir`.
@@ -441,6 +455,48 @@ mod tests {
         fs::remove_dir_all(dir).expect("removed");
     }
 
+    /// Whether a node with one of the identities lets in one with the other.
+    fn lets_in(one: &Identity, other: &Identity) -> bool {
+        let (server, client) =
+            (one.configurations().expect("whole").0, other.configurations().expect("whole").1);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("bound");
+        let calling =
+            sluice_sync::thread::spawn(move || Secure::call(TcpStream::connect(address)?, client).map(drop));
+        let accepted = Secure::accept(listener.accept().expect("called").0, server);
+        let called = calling.join().expect("no panic");
+        accepted.is_ok() && called.is_ok()
+    }
+
+    #[test]
+    fn an_authority_replaces_another_while_both_are_believed() {
+        let dir = std::env::temp_dir().join(format!("sluice-dlm-rotation-{}", std::process::id()));
+        let (old, new) = (ClusterCa::new().expect("made"), ClusterCa::new().expect("made"));
+        let (before, after) = (old.issue().expect("issued"), new.issue().expect("issued"));
+        assert!(!lets_in(&before, &after) && !lets_in(&after, &before));
+        // As an administrator does it: one file behind the other, and then the key.
+        old.save(&dir).expect("written");
+        let both = bundle(&old.certificates) + &bundle(&new.certificates);
+        fs::write(dir.join("ca.pem"), &both).expect("written");
+        let of_old = ClusterCa::load(&dir).and_then(|ca| ca.issue()).expect("issued");
+        save_key(&dir.join("ca.key"), &new.issuer.key().serialize_der()).expect("written");
+        let of_new = ClusterCa::load(&dir).and_then(|ca| ca.issue()).expect("issued");
+        of_new.save(&dir).expect("written");
+        let of_new = Identity::load(&dir).expect("read");
+        assert_eq!(of_new.authorities.len(), 2);
+        for (one, other) in [(&before, &of_old), (&of_old, &of_new), (&of_new, &after)] {
+            assert!(lets_in(one, other) && lets_in(other, one));
+        }
+        // The old one is removed: its certificates are worth nothing.
+        assert!(!lets_in(&after, &of_old) && !lets_in(&of_old, &after));
+        assert!(of_old.believes_one_of(&bundle(&new.certificates)) && after.believes_one_of(&both));
+        assert!(!after.believes_one_of(&bundle(&old.certificates)));
+        fs::write(dir.join("ca.pem"), bundle(&old.certificates)).expect("written");
+        let refused = ClusterCa::load(&dir).expect_err("nobody would believe what it issues").to_string();
+        assert!(refused.contains("ca.key is of no authority in ca.pem"), "{refused}");
+        fs::remove_dir_all(dir).expect("removed");
+    }
+
     #[test]
     fn a_handshake_of_a_byte_now_and_then_ends() {
         let (server, _) = ClusterCa::new().and_then(|ca| ca.issue()?.configurations()).expect("made");
@@ -463,7 +519,8 @@ mod tests {
         let identity = ClusterCa::new().and_then(|ca| ca.issue()).expect("made");
         identity.save(&dir).expect("written");
         let again = Identity::load(&dir).expect("read");
-        assert_eq!((again.ca, again.certificate), (identity.ca.clone(), identity.certificate.clone()));
+        assert_eq!(again.authorities, identity.authorities);
+        assert_eq!(again.certificate, identity.certificate);
         assert_eq!(again.key.secret_der(), identity.key.secret_der());
         fs::remove_dir_all(dir).expect("removed");
     }
