@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketAddrUnix;
 use sluice_sync::time::Duration;
 use sluice_vfs::{Errno, StoreContent};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -241,13 +242,24 @@ fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
 }
 
 /// Removes the lines of other devices. A line has a field `major:minor:inode`, the first two in hexadecimal.
+///
+/// The kernel gives `/proc/locks` in pieces, and repeats a lock, with its waiters, if one before it was taken in between. A process has
+/// a POSIX lock on a range once, so the repetition is removed, too.
 fn keep_lines_of(device: (u32, u32), text: &mut Vec<u8>) {
     let prefix = format!("{:02x}:{:02x}:", device.0, device.1);
-    let is_kept =
+    let is_of_device =
         |line: &[u8]| line.split(|&byte| byte == b' ').any(|field| field.starts_with(prefix.as_bytes()));
-    let kept: Vec<u8> =
-        text.split_inclusive(|&byte| byte == b'\n').filter(|line| is_kept(line)).flatten().copied().collect();
-    *text = kept;
+    let (mut seen, mut is_repeated) = (BTreeSet::new(), false);
+    let mut is_kept = |line: &[u8]| {
+        // Behind the number, which a repetition does not share.
+        let lock = line.splitn(2, |&byte| byte == b' ').nth(1).unwrap_or_default();
+        if !lock.starts_with(b"->") {
+            is_repeated = lock.starts_with(b"POSIX") && !seen.insert(lock.to_vec());
+        }
+        !is_repeated
+    };
+    let lines = text.split_inclusive(|&byte| byte == b'\n').filter(|line| is_of_device(line));
+    *text = lines.filter(|line| is_kept(line)).flatten().copied().collect();
 }
 
 #[cfg(test)]
@@ -264,6 +276,21 @@ mod tests {
         keep_lines_of((0, 0x2f), &mut text);
         let kept = String::from_utf8(text).expect("ASCII");
         assert_eq!(kept.lines().count(), 2, "{kept}");
+    }
+
+    #[test]
+    fn a_lock_that_the_kernel_tells_twice_is_shown_once_and_two_of_one_process_are_two() {
+        let mut text = b"1: POSIX  ADVISORY  WRITE 12 00:2f:7 100 199\n\
+            1: -> POSIX  ADVISORY  WRITE 13 00:2f:7 100 199\n\
+            1: -> POSIX  ADVISORY  WRITE 13 00:2f:7 100 199\n\
+            2: POSIX  ADVISORY  WRITE 12 00:2f:7 100 199\n\
+            2: -> POSIX  ADVISORY  WRITE 13 00:2f:7 100 199\n\
+            3: FLOCK  ADVISORY  READ 14 00:2f:7 0 EOF\n\
+            4: FLOCK  ADVISORY  READ 14 00:2f:7 0 EOF\n"
+            .to_vec();
+        keep_lines_of((0, 0x2f), &mut text);
+        let kept = String::from_utf8(text).expect("ASCII");
+        assert!(kept.lines().count() == 5 && !kept.contains("2:"), "{kept}");
         assert!(kept.contains("-> POSIX"));
     }
 
