@@ -18,7 +18,7 @@
 //! are deleted, and none of a newer owner: so a segment may be written again at once, and an owner that has lost the
 //! store deletes nothing that the next has written. It gives back only what durable records of its own named no more,
 //! and what is not named is never named again. Parts that cannot be deleted, or were partly given back when the owner
-//! died, stay until the segment is empty.
+//! died, stay until the segment is empty. A segment has one task for this, and a list of the bytes that it has not counted yet.
 //!
 //! # Lock order
 //! `bucket.data`: the files in use. `bucket.data.file`: the parts of one. `bucket.data.pieces`: what was fetched. Leaves, held across no I/O.
@@ -30,6 +30,8 @@ use crate::cache::tag;
 use crate::error::{failed, of_objects};
 use crate::objects::Objects;
 use crate::runtime::{Stop, apart, spawn};
+use futures_util::StreamExt;
+use futures_util::stream;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectStoreExt, PutOptions, PutPayload};
 use part::{PartId, SegmentPart, SegmentParts};
@@ -88,7 +90,7 @@ struct DataShared {
     slots: Arc<Semaphore>,
     /// A part took long, or none was sent yet: one is sent at a time. *atomic (stands alone)*
     is_slow: AtomicBool,
-    /// Calls that give back and list or delete.
+    /// Listings and deletions of what is given back.
     giving: Semaphore,
     pieces: Pieces,
 }
@@ -97,8 +99,6 @@ struct DataShared {
 struct SegmentFile {
     number: u32,
     shared: Arc<DataShared>,
-    /// The parts of earlier owners were looked for, once for all that give back.
-    looked: OnceCell<()>,
     state: Mutex<SegmentState>,
 }
 
@@ -113,6 +113,10 @@ struct SegmentState {
     failed: Option<(String, i32)>,
     /// Where the last read ended.
     read_to: u64,
+    /// Bytes that are given back, each with the first part that came later, and are not counted yet.
+    given: Vec<(Range<u64>, PartId)>,
+    /// A task counts them.
+    is_giving: bool,
 }
 
 impl DataDisk {
@@ -159,8 +163,7 @@ impl DataDisk {
         let file = known.unwrap_or_else(|| {
             files.retain(|_, file| file.strong_count() > 0);
             let state = Mutex::with_class(&FILE, SegmentState::default());
-            let file =
-                Arc::new(SegmentFile { number, shared: self.shared.clone(), looked: OnceCell::new(), state });
+            let file = Arc::new(SegmentFile { number, shared: self.shared.clone(), state });
             files.insert(number, Arc::downgrade(&file));
             file
         });
@@ -298,20 +301,33 @@ impl SegmentFile {
         }
     }
 
-    /// Deletes the parts before `now` of which nothing is left without `bytes`.
-    async fn give_back(&self, bytes: Range<u64>, now: PartId) {
-        let _turn = self.shared.giving.acquire().await;
-        let to_the_end = bytes.end >= self.shared.segment_size;
-        let learn = || async { self.listed().await.map(|listed| self.state.lock().parts.learn(listed)) };
-        // Unknown parts are not deleted.
-        if to_the_end {
-            let _ = learn().await;
-        } else if !self.state.lock().parts.are_listed {
-            let _ = self.looked.get_or_try_init(learn).await;
-        }
-        let dead = self.state.lock().parts.give_back(&bytes, now);
-        for part in dead {
-            self.shared.delete(&self.path(&part)).await;
+    /// Counts what was given back until nothing waits, and deletes the parts of which nothing is left. One call at a time.
+    async fn give_back(self: Arc<Self>) {
+        loop {
+            let (given, are_listed) = {
+                let mut state = self.state.lock();
+                state.is_giving = !state.given.is_empty();
+                if !state.is_giving {
+                    return;
+                }
+                (mem::take(&mut state.given), state.parts.are_listed)
+            };
+            // Unknown parts are not deleted.
+            if !are_listed || given.iter().any(|(bytes, _)| bytes.end >= self.shared.segment_size) {
+                let _turn = self.shared.giving.acquire().await;
+                if let Ok(listed) = self.listed().await {
+                    self.state.lock().parts.learn(listed);
+                }
+            }
+            let dead: Vec<_> = {
+                let parts = &mut self.state.lock().parts;
+                given.iter().flat_map(|(bytes, now)| parts.give_back(bytes, *now)).collect()
+            };
+            let delete = async |part: SegmentPart| {
+                let _turn = self.shared.giving.acquire().await;
+                self.shared.delete(&self.path(&part)).await;
+            };
+            stream::iter(dead).for_each_concurrent(AT_ONCE, delete).await;
         }
     }
 
@@ -465,7 +481,17 @@ impl DiskFile for SegmentHandle {
         let Some(epoch) = file.shared.epoch else { return Ok(()) };
         // Relaxed: parts that are made later belong to writes after this call.
         let now = (epoch, file.shared.next.load(Ordering::Relaxed));
-        apart(async move { file.give_back(offset..offset + len, now).await });
+        let is_giving = {
+            let mut state = file.state.lock();
+            match state.given.last_mut() {
+                Some((before, then)) if before.end == offset && *then == now => before.end += len,
+                _ => state.given.push((offset..offset + len, now)),
+            }
+            mem::replace(&mut state.is_giving, true)
+        };
+        if !is_giving {
+            apart(file.give_back());
+        }
         Ok(())
     }
 
@@ -517,5 +543,41 @@ impl fmt::Debug for SegmentFile {
 impl fmt::Debug for DataDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.objects.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::wait;
+    use object_store::memory::InMemory;
+
+    #[test]
+    fn what_is_given_back_waits_in_one_task_of_its_segment() {
+        const EXTENTS: u64 = 1000;
+        const LEN: u64 = 4096;
+        let objects: Objects = Arc::new(InMemory::new());
+        let disk = DataDisk::new(objects.clone(), Some(1), 256 << 20, 1, Arc::default());
+        let handle = SegmentHandle(Arc::new(SegmentFile {
+            number: 0,
+            shared: disk.shared.clone(),
+            state: Mutex::with_class(&FILE, SegmentState::default()),
+        }));
+        handle.write_at(&vec![1; (EXTENTS * LEN) as usize], 0).expect("memory");
+        handle.sync().expect("memory");
+        let left = || wait(async { Ok(objects.list(None).collect::<Vec<_>>().await.len()) }).expect("memory");
+        assert_eq!(left(), 1, "one write is one part");
+        // Nothing is listed or deleted meanwhile.
+        let held =
+            wait(async { Ok(disk.shared.giving.acquire_many(AT_ONCE as u32).await) }).expect("threads");
+        for extent in (0..EXTENTS).step_by(2).chain((1..EXTENTS).step_by(2)) {
+            handle.punch(extent * LEN, LEN).expect("memory");
+        }
+        assert_eq!(Arc::strong_count(&handle.0), 2, "its handle, and one task");
+        drop(held);
+        while handle.0.state.lock().is_giving {
+            std::thread::yield_now();
+        }
+        assert_eq!(left(), 0);
     }
 }
