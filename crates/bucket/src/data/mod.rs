@@ -576,7 +576,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&handle.0), 2, "its handle, and one task");
         drop(held);
         while handle.0.state.lock().is_giving {
-            std::thread::yield_now();
+            sluice_sync::thread::yield_now();
         }
         assert_eq!(left(), 0);
     }
