@@ -4,8 +4,9 @@
 //! test makes it if a string of a test stands in a fixed part, or the other way round. Phrases, such as `open the log` in
 //! `could not open the log: ...`, are parts of a message whose form is tested.
 
+use sluice_tidy::files_below;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The crates of the program. What the lab says of a measurement is not for everybody.
 const CRATES: [&str; 7] = ["cli", "console", "fuse", "store", "bucket", "dlm", "cluster"];
@@ -49,17 +50,6 @@ const PHRASES: &[&str] = &[
 const MATCH_MIN: usize = 8;
 
 const REASONS: &str = include_str!("untested_messages.txt");
-
-fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).expect("a directory of the workspace") {
-        let path = entry.expect("an entry").path();
-        match path.extension() {
-            _ if path.is_dir() => rust_files(&path, into),
-            Some(extension) if extension == "rs" => into.push(path),
-            _ => {}
-        }
-    }
-}
 
 /// The strings of `text` with their places, as the compiler has them but for escapes of single characters. Comments have none.
 fn strings(text: &str) -> Vec<(usize, String)> {
@@ -129,7 +119,9 @@ fn messages_and_tests() -> (Vec<(String, String)>, Vec<String>) {
         let mut files = Vec::new();
         for part in ["src", "tests"].map(|part| root.join(name).join(part)) {
             if part.is_dir() {
-                rust_files(&part, &mut files);
+                let below = files_below(&part, &[]).into_iter();
+                files
+                    .extend(below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")));
             }
         }
         for file in files {

@@ -1,5 +1,6 @@
 //! The source keeps its own rules: layers, headers, size, where `unsafe` may stand.
 
+use sluice_tidy::files_below;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,20 +76,13 @@ fn root() -> PathBuf {
 
 fn rust_files() -> Vec<Source> {
     let root = root();
-    let mut pending = vec![root.join("crates")];
-    let mut files = Vec::new();
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(&dir).expect("a directory of the workspace") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                pending.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).expect("source is text");
-                let path = path.strip_prefix(&root).expect("below the root").display().to_string();
-                files.push(Source { path, text });
-            }
-        }
-    }
+    let paths = files_below(&root.join("crates"), &[]);
+    let sources = paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let read = |path: &PathBuf| Source {
+        path: path.strip_prefix(&root).expect("below the root").display().to_string(),
+        text: fs::read_to_string(path).expect("source is text"),
+    };
+    let files: Vec<_> = sources.map(read).collect();
     assert!(files.len() > 20, "found only {} files: is the root right?", files.len());
     files
 }

@@ -4,8 +4,9 @@
 //! well-read code bases at most one sentence of a hundred is. Sentences of 9 to 60 words count; a piece of code is one word.
 //! Tests, the list of changes and the list of figures are left out.
 
+use sluice_tidy::files_below;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Hard sentences among a thousand: at most so many. Both numbers only fall.
 const HARD_MAX: usize = 5;
@@ -19,20 +20,11 @@ const FUNCTION_WORDS: &str = "it its that those these them they this one ones wh
 const HARD_STARTS: [&str; 7] =
     ["What ", "Of ", "One that ", "One which ", "Those ", "Whoever ", "That which "];
 
-fn files(dir: &Path, into: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).expect("a directory of the workspace") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("it has one").to_string_lossy().into_owned();
-        if path.is_dir() {
-            if !matches!(name.as_str(), "target" | ".git" | "node_modules" | "tests") {
-                files(&path, into);
-            }
-        } else if (name.ends_with(".rs") && !name.contains("test"))
-            || (name.ends_with(".md") && !matches!(name.as_str(), "CHANGELOG.md" | "measurements.md"))
-        {
-            into.push(path);
-        }
-    }
+/// Whether the sentences of the file at `path` count.
+fn counts(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    (name.ends_with(".rs") && !name.contains("test"))
+        || (name.ends_with(".md") && !matches!(&*name, "CHANGELOG.md" | "measurements.md"))
 }
 
 /// The prose of a file, a paragraph or an item of a list each.
@@ -106,10 +98,9 @@ fn function_words(sentence: &str) -> Option<usize> {
 #[test]
 fn sentences_name_their_subjects() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut all = Vec::new();
-    files(&root, &mut all);
+    let all = files_below(&root, &["target", ".git", "node_modules", "tests"]);
     let (mut count, mut hard, mut starts) = (0, Vec::new(), Vec::new());
-    for path in all {
+    for path in all.into_iter().filter(|path| counts(path)) {
         let text = fs::read_to_string(&path).expect("a text");
         let place = path.strip_prefix(&root).expect("below it").display().to_string();
         for paragraph in paragraphs(&text, place.ends_with(".md")) {
