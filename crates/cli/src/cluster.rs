@@ -12,6 +12,7 @@ use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::interrupt::Interrupt;
 use sluice_console::output::Output;
 use sluice_console::program::this_program;
+use sluice_console::servers::tools;
 use sluice_dlm::{Member, NodeId, View};
 use sluice_fuse::{Ended, MountOptions, StopSignals, Users};
 use sluice_store::StoreError;
@@ -199,9 +200,7 @@ pub(crate) fn perform(action: ClusterAction) -> Result<()> {
         ClusterAction::Demo => {
             let interrupt = Interrupt::on_signals()?;
             let mut output = Output::stopping(&interrupt);
-            let tools = std::env::var_os("TOOLS").map_or_else(|| "target/tools".into(), PathBuf::from);
-            let tools = std::path::absolute(tools)?;
-            let outcome = cluster_demo::show(&this_program()?, &tools, &interrupt, &mut output);
+            let outcome = cluster_demo::show(&this_program()?, &tools()?, &interrupt, &mut output);
             output.forgive(outcome)?;
         }
     }

@@ -25,6 +25,15 @@ pub struct ServerProcess {
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
+/// The directory into which `make` puts servers and testers: `TOOLS` in the environment, else `target/tools`.
+///
+/// # Errors
+/// When there is no current directory.
+pub fn tools() -> Result<PathBuf> {
+    let tools = std::env::var_os("TOOLS").map_or_else(|| "target/tools".into(), PathBuf::from);
+    Ok(std::path::absolute(tools)?)
+}
+
 impl ServerProcess {
     /// Members of one etcd that listen at `address`, with their data below `dir`; none if there is no etcd, neither in `PATH` nor
     /// in `tools`, where `make programs` unpacks it.

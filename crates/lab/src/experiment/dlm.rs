@@ -12,14 +12,13 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hdrhistogram::Histogram;
 use sluice_console::failure::{Failure, Result};
 use sluice_console::private_dir::PrivateDir;
-use sluice_console::servers::ServerProcess;
+use sluice_console::servers::{ServerProcess, tools};
 use sluice_dlm::{ClusterCa, Config, Dlm, InMemory, Key, Membership, Mode, Want};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};
 use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
 
 const WORKLOAD: &str = "dlm-lock";
 const RUNS: usize = 5;
@@ -43,9 +42,8 @@ pub(super) fn steps() -> usize {
 
 pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
     let dir = PrivateDir::below(&std::env::temp_dir())?;
-    let tools = std::env::var_os("TOOLS").map_or_else(|| "target/tools".into(), PathBuf::from);
     let etcd =
-        ServerProcess::etcd(&tools, dir.path(), IpAddr::V4(Ipv4Addr::LOCALHOST), 1)?.unwrap_or_default();
+        ServerProcess::etcd(&tools()?, dir.path(), IpAddr::V4(Ipv4Addr::LOCALHOST), 1)?.unwrap_or_default();
     let mut bench = LockBench::new(etcd.first().map(|server| EtcdLock::new(&server.url)))?;
     let mut outcomes = VARIANTS.map(|_| Vec::new());
     for round in 0..RUNS {
