@@ -366,7 +366,7 @@ impl Bucket {
                 let kind = std::io::ErrorKind::DirectoryNotEmpty;
                 return Err(StoreError::Io("make a store here", std::io::Error::new(kind, text)));
             }
-            // Another mkfs may have made it meanwhile, or have ended and removed it.
+            // Another mkfs may create or remove the marker at the same time.
             objects::create(&self.objects, &unfinished, b"a store is being made here\n").await.map(drop)
         })
     }

@@ -1,4 +1,4 @@
-//! Wrong calls: what somebody gets who has only README and the program, and makes mistakes: one line that says what to do, the right
+//! Wrong calls: the answers to mistakes of a user with README and the program alone: one line that says what to do, the right
 //! exit status, and nothing done.
 
 mod harness;

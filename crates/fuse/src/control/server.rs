@@ -186,7 +186,7 @@ fn bind(device: (u32, u32)) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&address)
 }
 
-/// Whether a user who is not trusted listens on the abstract name. A server that is just ending accepts nobody, or is trusted.
+/// Whether an untrusted user listens on the abstract name. A server that is just ending accepts nobody, or is trusted.
 fn is_of_another_user(name: &str) -> io::Result<bool> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     connect(&address, BIND_AFTER).map_or(Ok(false), |stream| Ok(!is_trusted(&stream)?))
