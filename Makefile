@@ -6,7 +6,7 @@ SLUICE := $(CURDIR)/target/debug/sluice
 export SLUICE TOOLS
 # Which locks the Rust tests took while they held which, all programs together.
 LOCK_ORDER := $(CURDIR)/target/lock-order
-PACKAGES := machine sync locks store vfs fuse
+PACKAGES := machine sync locks store vfs trees fuse
 # A pipeline fails when any part of it does.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -20,12 +20,13 @@ VERSITYGW := v1.8.0
 GO := 1.26.6
 export VERSITYGW GO
 
-.PHONY: quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: checks compile nightly clippy-release lock-testers quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo         build sluice without object stores, clusters and the lab, and take the tour: two minutes on two idle CPUs'
+	@echo 'make demo         build sluice without object stores, clusters and the lab, and take the tour: a minute and a half on two idle CPUs'
 	@echo 'make test         everything that CI runs'
+	@echo 'make nightly      long seeds, lints of release builds, io_uring (root)'
 	@echo 'make quick        format, lints and unit tests of the crates that differ from main'
 	@echo 'make build        target/release/sluice and sluice-lab, optimised across crates'
 	@echo 'make install      both programs, and the helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
@@ -50,6 +51,7 @@ help:
 	@echo 'make pgbench-speed  PostgreSQL on a mount beside tmpfs, for an idle machine (root)'
 	@echo 'make cluster-speed  two nodes of a cluster beside libfuse, for an idle machine (root)'
 	@echo 'make cluster      two nodes of a cluster for five minutes, while the owner is killed again and again'
+	@echo 'make room         a hundred times a small disk is filled, emptied and written to again (root)'
 	@echo 'make crash        the long crash tests: 200 kills of a mount, random crashes of a store, hostile stores'
 	@echo 'make mixed-load   half an hour of load on a store with 256 MB of memory and a tree of 4 GB (root)'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
@@ -72,10 +74,26 @@ install:
 	install -d $(DESTDIR)$(SBINDIR)
 	ln -sf $(PREFIX)/bin/sluice $(DESTDIR)$(SBINDIR)/mount.fuse.sluice
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/local|$(PREFIX)|' contrib/sluice@.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sluice@.service
+	for unit in contrib/*; do sed 's|/usr/local|$(PREFIX)|' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit#contrib/} || exit; done
 
-test: prerequisites programs s3-server fmt clippy doc deny package unit conformance
+# Many tests wait for leases, kernels and processes. Lints, documents and tools are made meanwhile, at the lowest priority, and in a
+# directory of their own: cargo lets one process at a time into a directory.
+test: prerequisites programs s3-server fmt compile
+	$(MAKE) --jobs 2 unit checks
+	$(MAKE) conformance
 	@echo 'make test: all parts done'
+
+checks:
+	@MAKEFLAGS= CARGO_TARGET_DIR=$(CURDIR)/target/checks nice -n 19 $(MAKE) clippy doc deny package $(TOOLS)/bin/pjdfstest $(TOOLS)/bin/fsx lock-testers \
+		>target/checks.log 2>&1; status=$$?; cat target/checks.log; exit $$status
+
+# All test programs, and target/debug/sluice.
+compile: prerequisites
+	cargo test --locked --workspace --no-run
+
+# The long seeds and the lints of builds that few make.
+nightly: clippy-release dlm-sim dlm-model stress uring crash room
+	@echo 'make nightly: all parts done'
 
 quick: prerequisites
 	@sh tests/quick
@@ -89,10 +107,13 @@ programs:
 fmt: prerequisites
 	cargo fmt --all --check
 
-# The second: the program of `make demo`. The third: lock debugging where there are no assertions, and on the simulator.
+# The second: the program of `make demo`.
 clippy: prerequisites
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked -p sluice --no-default-features -- -D warnings
+
+# Lock debugging where there are no assertions, and on the simulator.
+clippy-release: prerequisites
 	cargo clippy --locked --release -p sluice-sync -p sluice-sync-sim --features lock-debug -- -D warnings
 
 doc: prerequisites
@@ -106,15 +127,16 @@ package: prerequisites
 	cargo package --locked --no-verify --allow-dirty $(PACKAGES:%=-p sluice-%)
 
 # All tests, also after one has failed: a run of CI is too dear to name one fault only.
-unit: prerequisites
+unit: compile
 	@mkdir -p target
 	@rm -f $(LOCK_ORDER)
-	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked --workspace --no-fail-fast 2>&1 | tee target/unit.log
-	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked -p sluice-vfs --test lock_order 2>&1 | tee -a target/unit.log
-	cargo test --locked -p sluice-sync-sim --features lock-debug --test lock_debug 2>&1 | tee -a target/unit.log
+	SLUICE_URING_LATER=1 SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked --workspace --no-fail-fast 2>&1 | tee target/unit.log
+	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked --workspace --test lock_order 2>&1 | tee -a target/unit.log
+	SELECTED=--workspace sh tests/uring io_uring:: 2>&1 | tee -a target/unit.log
+	cargo test --locked -p sluice-sync-sim --features lock-debug --test suite lock_debug:: 2>&1 | tee -a target/unit.log
 	@echo "tests skipped for want of something (the SKIPPED lines above): $$(grep -c '^SKIPPED' target/unit.log || true)"
 
-$(SLUICE): unit
+$(SLUICE): compile
 
 conformance: pjdfstest fsx lockers
 
@@ -124,7 +146,11 @@ pjdfstest: $(SLUICE) $(TOOLS)/bin/pjdfstest
 fsx: $(SLUICE) $(TOOLS)/bin/fsx
 	sh tests/conformance/run fsx
 
-lockers: $(SLUICE)
+# stress-ng and ping_pong.
+lock-testers:
+	@sh tests/prerequisites lock-testers
+
+lockers: $(SLUICE) lock-testers
 	sh tests/conformance/run locks
 
 cluster-conformance: $(SLUICE) $(TOOLS)/bin/pjdfstest $(TOOLS)/bin/fsx
@@ -147,29 +173,29 @@ regression: prerequisites
 	tests/regression/run
 
 dlm-sim: prerequisites
-	SLUICE_DLM_SEEDS=10000 cargo test --locked -p sluice-dlm --test simulation -- --nocapture
+	SLUICE_DLM_SEEDS=10000 cargo test --locked -p sluice-dlm --test suite simulation:: -- --nocapture
 
 dlm-model: prerequisites
-	SLUICE_DLM_STATES=10000000 cargo test --locked -p sluice-dlm --test model no_order -- --nocapture
+	SLUICE_DLM_STATES=10000000 cargo test --locked -p sluice-dlm --test suite model::no_order -- --nocapture
 
 cluster-sim: prerequisites
-	SLUICE_CLUSTER_SEEDS=$${SEEDS:-10000} cargo test --locked --release -p sluice-cluster --test seeds -- --nocapture
+	SLUICE_CLUSTER_SEEDS=$${SEEDS:-10000} cargo test --locked --release -p sluice-cluster --test suite seeds:: -- --nocapture
 
 cluster-load: build $(TOOLS)/bin/fsx
 	SLUICE=$(CURDIR)/target/release/sluice TOOLS=$(TOOLS) sh tests/cluster-load $${SECONDS:-300}
 
 same-page: prerequisites
-	SLUICE_LOAD_SECONDS=$${SECONDS:-600} cargo test --locked --release -p sluice-cluster --test same_page -- --nocapture --test-threads 1
+	SLUICE_LOAD_SECONDS=$${SECONDS:-600} cargo test --locked --release -p sluice-cluster --test suite same_page:: -- --nocapture --test-threads 1
 
 etcd-rounds: prerequisites programs
-	SLUICE_ETCD_ROUNDS=100 cargo test --locked -p sluice-dlm --test etcd processes -- --nocapture
+	SLUICE_ETCD_ROUNDS=100 cargo test --locked -p sluice-dlm --test suite processes:: -- --nocapture
 
 # Two minutes of Go, once.
 s3-server:
 	@sh tests/prerequisites s3-server
 
 stress: prerequisites
-	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test stress
+	SLUICE_STRESS_SECONDS=60 cargo test --locked --release -p sluice-oracle --test suite stress::
 
 uring: prerequisites
 	sh tests/uring
@@ -189,12 +215,19 @@ cluster-speed: build
 # Each crash point of some hundred workloads on the store, and of all pairs of calls of the file system, with what is unsynced dropped, torn, reordered.
 crash: prerequisites
 	SLUICE_CRASH_WORKLOADS=400 SLUICE_FUZZ_ROUNDS=20000 cargo test --locked -p sluice-store --lib -- --nocapture
+	SLUICE_CRASH_ENCRYPTED=1 SLUICE_CRASH_WORKLOADS=200 cargo test --locked -p sluice-store --lib
+	SLUICE_CRASH_ENCRYPTED=1 SLUICE_CRASH_SEEDS=4 SLUICE_DAMAGE_ROUNDS=2000 cargo test --locked --release -p sluice-vfs --lib -- durable::crash_tests durable::damage_tests durable::copy_tests durable::fsck_tests durable::share_tests
+	SLUICE_CRASH_COMPRESSED=1 SLUICE_CRASH_SEEDS=4 SLUICE_DAMAGE_ROUNDS=2000 cargo test --locked --release -p sluice-vfs --lib -- durable::crash_tests durable::damage_tests durable::copy_tests durable::share_tests
 	SLUICE_CRASH_SEEDS=40 cargo test --locked --release -p sluice-vfs --lib durable::crash_tests -- --nocapture
-	SLUICE_KILL_ROUNDS=200 cargo test --locked -p sluice --test store
+	SLUICE_KILL_ROUNDS=200 cargo test --locked -p sluice --test suite store::
+
+# Disks of 150 MiB to 2 GiB are filled, emptied and written to again a hundred times.
+room: prerequisites
+	SLUICE_ROOM_ROUNDS=100 cargo test --locked -p sluice --test suite room_rounds:: -- --nocapture
 
 # Two nodes work for five minutes while the owner is killed again and again.
 cluster: prerequisites
-	SLUICE_CLUSTER_SECONDS=300 SLUICE_CLUSTER_TRIALS=10000 cargo test --locked -p sluice --test cluster -- --nocapture
+	SLUICE_CLUSTER_SECONDS=300 SLUICE_CLUSTER_TRIALS=10000 cargo test --locked -p sluice --test suite cluster:: -- --nocapture
 
 # Without isolation, for the clock and the CPUs that the system lists; without backtraces, which take minutes to print.
 miri: prerequisites

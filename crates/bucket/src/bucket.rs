@@ -1,24 +1,30 @@
 //! Bucket: the place of one store in an object store, and what is done with the store there: made, opened, looked at.
 
-use crate::cache::cached;
+use crate::cache::{DiskCache, cached};
 use crate::counted::CountedObjects;
 use crate::data::DataDisk;
 use crate::engine::{Opening, Records};
 use crate::error::of_objects;
+use crate::gaps;
 use crate::line::{LineObjects, StoreLine};
 use crate::looking::Looking;
 use crate::objects::{self, Objects};
-use crate::owner::{self, ClaimPace, Owner};
+use crate::owner::{self, Claim, ClaimPace, Owner};
 use crate::race;
 use crate::runtime::Stop;
+use crate::traffic::{Traffic, TrafficRecorders};
+use futures_util::future::join;
 use object_store::path::Path;
 use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::engine::Engine;
-use sluice_store::{DiskCache, Info, Look, Options, Progress, Report, Store, StoreError};
-use sluice_sync::Arc;
+use sluice_store::{Gravity, Info, Look, Options, Progress, Report, Store, StoreError};
 use sluice_sync::time::Duration;
+use sluice_sync::{Arc, LockClass, Mutex};
+use std::cell::Cell;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
+
+static TRAFFIC: LockClass = LockClass::new("bucket.traffic");
 
 /// The object that says what this is.
 const SUPER: &str = "super";
@@ -31,19 +37,6 @@ const LOG_SHARE: u64 = 8;
 /// The shares of records and of data in the cache on disk.
 const CACHE_RECORDS: u64 = 1;
 const CACHE_DATA: u64 = 3;
-
-/// With which right a node opens a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// As the only one: the next epoch. A living process that has the store open, here or elsewhere, is in the way; one that died
-    /// loses the store. Whether a process elsewhere lives shows after some time, for which this waits.
-    Alone,
-    /// As the only owner: takes the store from any process that has it open.
-    Takeover,
-    /// As the owner in this epoch, which a membership gave out. Nodes that opened the store in an earlier one lose it. A process that
-    /// opened it alone, and may live, is in the way.
-    Epoch(u64),
-}
 
 /// The place of a store in an object store.
 ///
@@ -67,7 +60,7 @@ pub enum Claim {
 /// let mut change = store.begin(1024)?;
 /// change.put(b"name", 2, b"too late");
 /// drop(change);
-/// assert!(matches!(store.sync(), Err(StoreError::Fenced)));
+/// assert!(matches!(store.sync(), Err(StoreError::Superseded)));
 /// # drop((store, newer));
 /// # std::fs::remove_dir_all(dir).map_err(|error| StoreError::Io("clean up", error))?;
 /// # Ok::<(), StoreError>(())
@@ -83,6 +76,10 @@ pub struct Bucket {
     retries: u32,
     /// How often its claim is renewed.
     pace: ClaimPace,
+    /// This machine's cache of the objects.
+    cache: Option<DiskCache>,
+    /// The counters of the store that was opened last. *protected by its mutex*
+    opened: Arc<Mutex<TrafficRecorders>>,
 }
 
 impl Bucket {
@@ -167,7 +164,28 @@ impl Bucket {
     fn patient(objects: Objects) -> Bucket {
         let line = Arc::new(StoreLine::default());
         let objects: Objects = Arc::new(LineObjects { objects, line: line.clone() });
-        Bucket { objects, host: None, line, retries: RETRIES, pace: ClaimPace::default() }
+        let opened = Arc::new(Mutex::with_class(&TRAFFIC, TrafficRecorders::default()));
+        Bucket {
+            objects,
+            host: None,
+            line,
+            retries: RETRIES,
+            pace: ClaimPace::default(),
+            cache: None,
+            opened,
+        }
+    }
+
+    /// The bucket with a cache on this machine's disk, for the stores that are opened from then on.
+    #[must_use]
+    pub fn with_cache(self, cache: DiskCache) -> Bucket {
+        Bucket { cache: Some(cache), ..self }
+    }
+
+    /// Requests of the store that was opened last by way of this value or a clone, since then.
+    pub fn traffic(&self) -> Traffic {
+        let opened = self.opened.lock().clone();
+        opened.sum()
     }
 
     /// With a claim that is renewed every `beat`, and stands still for four times that when its process is dead, for tests.
@@ -191,15 +209,18 @@ impl Bucket {
             Some(host) => host.free_bytes().map_err(|error| StoreError::Io("ask for free room", error))?,
             None => u64::MAX,
         };
-        let options = Options { log_size: options.log_size.min(free / LOG_SHARE), ..options };
+        let log_size = options.log_size.min(free / LOG_SHARE);
+        let options = options.log_size(log_size);
         let info = Info::of_new(&options)?;
         self.wait(race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid))))?;
-        // Of two at once one gets the claim; it removes what an earlier one left that was killed.
-        let owner = self.claim(Claim::Alone)?;
+        // One of two processes gets the claim; it removes what a killed process left.
+        let mut owner = self.wait(owner::claim(&self.objects, Claim::Alone, self.pace, &|_| ()))?;
+        // The pushes of an unfinished store are removed.
+        owner.pushes = 0;
         if !matches!(self.info(), Err(StoreError::NotAStore)) {
             // Made and closed since this call looked.
             self.wait(async {
-                owner.close(&self.objects).await;
+                owner.close(&self.objects, 0).await;
                 Ok(())
             })?;
             return Err(StoreError::Exists);
@@ -217,18 +238,55 @@ impl Bucket {
     /// Opens the store. Older owners of the store are fenced: their pushes fail.
     ///
     /// # Errors
-    /// [`StoreError::Fenced`] if a node has opened it that is newer; [`StoreError::InUse`], [`StoreError::Claimed`], see [`Claim`];
+    /// [`StoreError::Superseded`] if a node has opened it that is newer; [`StoreError::InUse`], [`StoreError::Claimed`], see [`Claim`];
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
     pub fn open(&self, claim: Claim, options: Options) -> Result<Store, StoreError> {
-        let info = self.info()?;
-        self.open_as(self.claim(claim)?, &info, options)
+        self.open_telling(claim, options, &|_| ())
+    }
+
+    /// As [`open`](Self::open). When it has to wait until it is known whether the process that has the store lives, `waits` is called
+    /// once, with the error that would come of a living one.
+    ///
+    /// # Errors
+    /// Errors of [`open`](Self::open).
+    pub fn open_telling(
+        &self,
+        claim: Claim,
+        options: Options,
+        waits: &dyn Fn(&StoreError),
+    ) -> Result<Store, StoreError> {
+        let claimed = async {
+            let info = self.read_info().await?;
+            Ok((info, owner::claim(&self.objects, claim, self.pace, waits).await?))
+        };
+        let (claimed, checked) = self.wait(async { Ok(join(claimed, gaps::check(&self.objects)).await) })?;
+        let (info, owner) = claimed?;
+        checked?;
+        self.open_as(owner, &info, options)
     }
 
     fn open_as(&self, owner: Owner, info: &Info, options: Options) -> Result<Store, StoreError> {
-        let opening = self.opening(info, &options)?;
+        let opening = self.opening(info)?;
         let records = Records::open(&self.objects, owner, opening.clone())?;
         let data = self.data(info, &opening, Some(records.epoch()), records.stop())?;
         Store::over(Box::new(records), data, of_store(info, options))
+    }
+
+    /// Opens the store, alone, and gives up all changes behind the first push that is lost.
+    ///
+    /// # Errors
+    /// Errors of [`open`](Self::open).
+    pub fn open_without_lost(&self, options: Options) -> Result<Store, StoreError> {
+        let claimed = async {
+            let info = self.read_info().await?;
+            let mut owner = owner::claim(&self.objects, Claim::Alone, self.pace, &|_| ()).await?;
+            gaps::cut_off(&self.objects).await?;
+            // Earlier owners told of pushes that are lost.
+            owner.pushes = 0;
+            Ok((info, owner))
+        };
+        let (info, owner) = self.wait(claimed)?;
+        self.open_as(owner, &info, options)
     }
 
     /// Opens the store to be looked at: nobody is fenced, and what is changed reaches nothing. Later writes of other
@@ -238,7 +296,7 @@ impl Bucket {
     /// Errors of [`open`](Self::open), without the first three.
     pub fn look(&self, options: Options) -> Result<Store, StoreError> {
         let info = self.info()?;
-        let opening = self.opening(&info, &options)?;
+        let opening = self.opening(&info)?;
         let records = Looking::open(&self.objects, &opening)?;
         let data = self.data(&info, &opening, None, self.stop())?;
         Store::over(Box::new(records), data, of_store(&info, options))
@@ -254,16 +312,22 @@ impl Bucket {
         look: &mut dyn Look,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, StoreError> {
-        let opening = |info: &Info| self.opening(info, &Options::default());
+        let lost = Cell::new(None);
         let open = || -> Result<Box<dyn Engine>, StoreError> {
-            Ok(Box::new(Looking::open(&self.objects, &opening(&self.info()?)?)?))
+            let (records, what) = Looking::open_damaged(&self.objects, &self.opening(&self.info()?)?)?;
+            lost.set(what);
+            Ok(Box::new(records))
         };
         // The check reports an error here as a finding.
         let data = self.info().and_then(|info| {
-            let disk = self.data(&info, &opening(&info)?, None, self.stop())?;
+            let disk = self.data(&info, &self.opening(&info)?, None, self.stop())?;
             Ok(disk.map(|disk| (disk, info.segment_size)))
         });
-        Store::check_over(open, data.unwrap_or_default(), look, progress)
+        let mut report = Store::check_over(open, data.unwrap_or_default(), look, progress)?;
+        if let Some(lost) = lost.take() {
+            report.find(Gravity::Damage, lost.to_string());
+        }
+        Ok(report)
     }
 
     /// The store's own description. The store may be in use.
@@ -271,9 +335,12 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`], [`StoreError::Damaged`]; the object store's.
     pub fn info(&self) -> Result<Info, StoreError> {
-        let bytes =
-            self.wait(objects::get(&self.objects, &Path::from(SUPER)))?.ok_or(StoreError::NotAStore)?;
-        Info::decode(&bytes)
+        self.wait(self.read_info())
+    }
+
+    async fn read_info(&self) -> Result<Info, StoreError> {
+        let bytes = objects::get(&self.objects, &Path::from(SUPER)).await?;
+        Info::decode(&bytes.ok_or(StoreError::NotAStore)?)
     }
 
     /// Bytes that all objects of the store take.
@@ -294,21 +361,27 @@ impl Bucket {
     }
 
     /// How the store `info` is opened. Its part of the cache is its owner's alone: contents of files are in it.
-    fn opening(&self, info: &Info, options: &Options) -> Result<Opening, StoreError> {
+    fn opening(&self, info: &Info) -> Result<Opening, StoreError> {
         let cache = |part: &str, share: u64| -> Result<Option<DiskCache>, StoreError> {
-            let Some(DiskCache { dir, bytes }) = &options.disk_cache else { return Ok(None) };
+            let Some(DiskCache { dir, bytes }) = &self.cache else { return Ok(None) };
             let dir = dir.join(hexadecimal(&info.uuid)).join(part);
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
             made.map_err(|error| StoreError::Io("make the directory of the cache", error))?;
             Ok(Some(DiskCache { dir, bytes: bytes / (CACHE_RECORDS + CACHE_DATA) * share }))
         };
+        let recorders = TrafficRecorders::default();
+        *self.opened.lock() = recorders.clone();
+        let records = match cache("records", CACHE_RECORDS)? {
+            Some(cache) => self.wait(cached(self.objects.clone(), &cache, &recorders.records))?,
+            None => self.objects.clone(),
+        };
         Ok(Opening {
             line: self.line.clone(),
             retries: self.retries,
             pace: self.pace,
-            disk_cache: cache("records", CACHE_RECORDS)?,
+            records,
+            recorders,
             data_cache: cache("data", CACHE_DATA)?,
-            data_recorder: Arc::default(),
         })
     }
 
@@ -323,9 +396,9 @@ impl Bucket {
         if info.segment_size == 0 {
             return Ok(None);
         }
-        let counted: Objects = Arc::new(CountedObjects::new(self.objects.clone(), &opening.data_recorder));
+        let counted: Objects = Arc::new(CountedObjects::new(self.objects.clone(), &opening.recorders.data));
         let objects = match &opening.data_cache {
-            Some(cache) => cached(counted, cache, &opening.data_recorder)?,
+            Some(cache) => self.wait(cached(counted, cache, &opening.recorders.data))?,
             None => counted,
         };
         let data = DataDisk::new(objects, epoch, info.segment_size, self.retries, stop);
@@ -335,12 +408,11 @@ impl Bucket {
         })))
     }
 
-    fn claim(&self, claim: Claim) -> Result<Owner, StoreError> {
-        self.wait(owner::claim(&self.objects, claim, self.pace))
-    }
-
-    /// Opens a store whose maker was killed before it wrote a record.
+    /// Opens a store whose maker was killed before it wrote a record. The store must be of the kind that `options` ask for.
     fn open_without_records(&self, options: Options) -> Result<Store, StoreError> {
+        if self.info()?.is_compressed != options.compress {
+            return Err(StoreError::Exists);
+        }
         let must_have_none = |store: Store| {
             let mut has_records = false;
             store.scan(&[], &[u8::MAX; 32], &mut |_, _| {
@@ -354,7 +426,7 @@ impl Bucket {
         must_have_none(self.open(Claim::Alone, options)?)
     }
 
-    /// Marks the place as a store that is being made. Objects that are there already must be marked so.
+    /// Marks the place as a store that is being made. Objects from before must carry this mark.
     fn begin_making(&self) -> Result<(), StoreError> {
         self.wait(async {
             let unfinished = Path::from(UNFINISHED);
@@ -385,7 +457,8 @@ const UNFINISHED: &str = "mkfs-unfinished";
 
 /// `options` with what the store `info` was made with. Its data are written by pushes, which come one at a time.
 fn of_store(info: &Info, options: Options) -> Options {
-    Options { log_size: info.log_size, segment_size: info.segment_size, open_segments: 1, ..options }
+    let options = options.log_size(info.log_size).segment_size(info.segment_size);
+    options.compress(info.is_compressed).open_segments(1)
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

@@ -51,12 +51,12 @@ impl Claimant {
         Ok(Claimant { boot: boot(), pid, nonce: nonce.trim().into(), life: Some(life), is_of_cluster })
     }
 
-    /// The claim: `state` is `open` or `closed`.
-    pub(crate) fn encode(&self, state: &str, beat: u64) -> Vec<u8> {
+    /// The claim: `state` is `open` or `closed`. So many `pushes` are known to be durable.
+    pub(crate) fn encode(&self, state: &str, beat: u64, pushes: u64) -> Vec<u8> {
         let Claimant { boot, pid, nonce, life, is_of_cluster } = self;
         let life = life.as_ref().map_or_else(String::new, |Life { space, started, host }| {
             let kind = if *is_of_cluster { "cluster" } else { "alone" };
-            format!("{space}\n{started}\n{host}\n{kind}\n{beat}\n")
+            format!("{space}\n{started}\n{host}\n{kind}\n{beat}\n{pushes}\n")
         });
         format!("{state}\n{boot}\n{pid}\n{nonce}\n{life}").into_bytes()
     }
@@ -79,6 +79,14 @@ impl Claimant {
         let is_of_cluster = lines.next() == Some("cluster");
         let beat = lines.next().and_then(|beat| beat.parse().ok()).unwrap_or(0);
         Some((Claimant { boot, pid, nonce, life, is_of_cluster }, beat))
+    }
+
+    /// How many pushes are durable, says the claim `bytes`, which may be closed; 0 if it does not say.
+    pub(crate) fn decode_pushes(bytes: &[u8]) -> u64 {
+        /// The line that says it.
+        const LINE: usize = 9;
+        let text = String::from_utf8_lossy(bytes);
+        text.lines().nth(LINE).and_then(|pushes| pushes.parse().ok()).unwrap_or(0)
     }
 
     /// The claimant's state, as seen from here.
@@ -193,9 +201,13 @@ mod tests {
     fn a_process_is_told_from_another_with_its_number() {
         let this = Claimant::here(false).expect("Linux");
         assert_eq!(this.sight(), Sight::This);
-        let (read, beat) = Claimant::decode_open(&this.encode("open", 7)).expect("it is open");
+        let (read, beat) = Claimant::decode_open(&this.encode("open", 7, 5)).expect("it is open");
         assert_eq!((&read, beat), (&this, 7));
-        assert!(Claimant::decode_open(&this.encode("closed", 7)).is_none());
+        assert!(Claimant::decode_open(&this.encode("closed", 7, 5)).is_none());
+        assert_eq!(
+            ["open", "closed"].map(|state| Claimant::decode_pushes(&this.encode(state, 7, 5))),
+            [5; 2]
+        );
         let with = |change: &dyn Fn(&mut Claimant)| {
             let mut other = this.clone();
             change(&mut other);
@@ -221,7 +233,8 @@ mod tests {
     fn the_claim_of_an_older_program_is_read() {
         let (old, beat) = Claimant::decode_open(b"open\nboot\n77\nnonce\n").expect("it is open");
         assert_eq!((old.pid, old.nonce.as_str(), beat, old.is_of_cluster), (77, "nonce", 0, false));
-        assert_eq!(old.encode("open", 3), b"open\nboot\n77\nnonce\n");
+        assert_eq!(old.encode("open", 3, 5), b"open\nboot\n77\nnonce\n");
+        assert_eq!(Claimant::decode_pushes(b"open\nboot\n77\nnonce\n"), 0);
         for none in ["", "open", "open\nboot\nx\nnonce\n", "open\nboot\n7\n", "closed\nboot\n7\nnonce\n"] {
             assert!(Claimant::decode_open(none.as_bytes()).is_none(), "{none:?}");
         }

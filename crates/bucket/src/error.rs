@@ -1,7 +1,6 @@
 //! Errors: those of SlateDB and of an object store as errors of a store.
 
-use crate::line::is_full;
-use crate::reason::{brief, reason};
+use crate::reason::{brief, is_full, reason};
 use rustix::io::Errno;
 use slatedb::{CloseReason, ErrorKind};
 use sluice_store::StoreError;
@@ -11,7 +10,7 @@ use std::io;
 pub(crate) fn of_records(what: &'static str) -> impl FnOnce(slatedb::Error) -> StoreError {
     move |error| match error.kind() {
         _ if is_full(&error) => StoreError::Io(what, Errno::NOSPC.into()),
-        ErrorKind::Closed(CloseReason::Fenced) => StoreError::Fenced,
+        ErrorKind::Closed(CloseReason::Fenced) => StoreError::Superseded,
         ErrorKind::Unavailable => StoreError::Io(what, reason(&error)),
         ErrorKind::Closed(_) | ErrorKind::Transaction => {
             failed(&format!("could not {what}: {}", brief(&error.to_string())))

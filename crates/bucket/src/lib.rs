@@ -16,9 +16,9 @@
 //! *Fencing.* A node that opens the store first claims an *epoch*, greater than all before, by making its object in
 //! `owners/` if there is none. Then it opens the records, for which SlateDB puts an empty object behind the last push:
 //! the push that the node before it writes next finds its number taken. From then on each call of the earlier node
-//! fails with [`StoreError::Fenced`].
+//! fails with [`StoreError::Superseded`].
 //! ```text
-//!   node A, epoch 7   push 41  push 42                push 43: the number is taken -> Fenced
+//!   node A, epoch 7   push 41  push 42                push 43: the number is taken -> Superseded
 //!   node B, epoch 8                     claim, open: 43      push 44 ...
 //! ```
 //! A node that slept after its claim, and opens the records behind a node that is newer, finds the newer claim and stops; the
@@ -36,7 +36,7 @@
 //! # Lock order
 //! `bucket.claims`: which claims this process holds, and has seen; a leaf.
 //! `bucket.engine`: the open records; held for reading across I/O, for writing while they are opened again. Below `store.push`
-//! and `store.checkpoint`. `bucket.blocks`: a leaf, see `blocks`. `bucket.data`, `bucket.data.file`, `bucket.data.pieces`: see `data`.
+//! and `store.checkpoint`. `bucket.blocks`: a leaf, see `blocks`. `bucket.traffic`: the counters of the store that was opened last; a leaf. `bucket.listed`: a leaf, see `listed`. `bucket.data`, `bucket.data.file`, `bucket.data.pieces`: see `data`.
 //!
 //! # Sources
 //! RFC 1 of SlateDB for the fencing of its manifest and log; Burrows, "The Chubby lock service" (2006) for epochs.
@@ -54,8 +54,11 @@ mod data;
 mod engine;
 mod error;
 mod gaps;
+mod layout;
 mod line;
+mod listed;
 mod looking;
+mod merging;
 mod objects;
 mod owner;
 mod race;
@@ -63,8 +66,11 @@ mod reason;
 mod runtime;
 mod traffic;
 
-pub use bucket::{Bucket, Claim};
+pub use bucket::Bucket;
+pub use cache::DiskCache;
 pub use claimant::process_runs;
+pub use owner::Claim;
 #[doc(hidden)]
 pub use runtime::{run_on, wait_for};
 pub use sluice_store::StoreError;
+pub use traffic::{RequestCounts, Traffic};

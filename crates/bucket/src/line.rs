@@ -6,6 +6,7 @@
 //! push for seconds.
 
 use crate::objects::Objects;
+use crate::reason::is_full;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use object_store::path::Path;
@@ -17,7 +18,7 @@ use slatedb_common::retry::NonRetryable;
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
-use std::{error, fmt, io};
+use std::fmt;
 use tokio::time::{Instant, timeout};
 
 /// How long a request without many bytes may stay without an answer.
@@ -164,13 +165,6 @@ impl Drop for Sending<'_> {
         // Relaxed: a number that stands alone.
         self.0.sending.fetch_sub(self.1, Ordering::Relaxed);
     }
-}
-
-/// Whether `error` says that there is no room.
-pub(crate) fn is_full(error: &(dyn error::Error + 'static)) -> bool {
-    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
-        || error.source().is_some_and(is_full)
 }
 
 /// Marks `error` as final if the store is full: a retry would find no more room.
@@ -344,7 +338,7 @@ mod tests {
 
     #[test]
     fn no_room_is_told_and_not_tried_again() {
-        let full = || io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        let full = || std::io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
         let error = not_again(Error::Generic { store: "files", source: Box::new(full()) });
         assert!(!slatedb_common::retry::should_retry(&error));
         assert_eq!(

@@ -1,11 +1,13 @@
 //! Looking: the records of a store that is only looked at. Applied batches reach no object.
 
-use crate::cache;
-use crate::engine::{Opening, POSITION, RECORDS, get, pushes, record, scan};
+use crate::engine::Opening;
 use crate::error::of_records;
 use crate::gaps;
+use crate::layout::{POSITION, RECORDS, get, pushes, record, refuse_lost, scan};
 use crate::objects::Objects;
+use crate::owner;
 use crate::runtime::Stop;
+use futures_util::future::try_join;
 use slatedb::config::DbReaderOptions;
 use slatedb::{DbReader, DbReaderMode};
 use sluice_store::engine::{Engine, Visit};
@@ -18,25 +20,39 @@ impl Looking {
     /// Opens the records; nobody is told.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`], and the object store's.
+    /// [`StoreError::DamagedLog`], [`StoreError::Damaged`], and the object store's.
     pub(crate) fn open(objects: &Objects, opening: &Opening) -> Result<Looking, StoreError> {
-        let options = DbReaderOptions {
-            object_store_max_retries: Some(opening.retries),
-            object_store_cache_options: cache::options(opening.disk_cache.as_ref()),
-            ..DbReaderOptions::default()
-        };
+        let (looking, lost) = Looking::open_damaged(objects, opening)?;
+        lost.map_or(Ok(looking), Err)
+    }
+
+    /// As [`open`](Self::open), up to the first push that is lost, with the error that this loss is.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], and the object store's.
+    pub(crate) fn open_damaged(
+        objects: &Objects,
+        opening: &Opening,
+    ) -> Result<(Looking, Option<StoreError>), StoreError> {
+        let options =
+            DbReaderOptions { object_store_max_retries: Some(opening.retries), ..DbReaderOptions::default() };
         let stop = Stop::over(opening.line.clone());
-        let reader = stop.wait(async {
-            gaps::check(objects).await?;
-            let reader = DbReader::builder(RECORDS, objects.clone())
+        let opened = stop.wait(async {
+            // Before the records are read: a living owner may add to both.
+            let (told, gap) = try_join(owner::pushes(objects), gaps::find(objects)).await?;
+            let reader = DbReader::builder(RECORDS, opening.records.clone())
                 .with_reader_mode(DbReaderMode::FollowLatest)
                 .with_options(options)
                 .build()
                 .await;
-            reader.map_err(of_records("open the records"))
-        })?;
-        pushes(&reader, &stop)?;
-        Ok(Looking(reader, stop))
+            Ok((reader.map_err(of_records("open the records"))?, told, gap))
+        });
+        let (reader, told, gap) = opened?;
+        let lost = match gap {
+            Some(missing) => Some(gaps::lost(missing)),
+            None => refuse_lost(pushes(&reader, &stop)?, told).err(),
+        };
+        Ok((Looking(reader, stop), lost))
     }
 }
 

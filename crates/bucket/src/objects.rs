@@ -204,3 +204,14 @@ async fn all(objects: &Objects) -> Result<Vec<ObjectMeta>, StoreError> {
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_without_a_scheme_is_no_address() {
+        let refused = at("bucket/path", false).expect_err("it is a path").to_string();
+        assert!(refused.contains("it has no scheme; a store's address is "), "{refused}");
+    }
+}

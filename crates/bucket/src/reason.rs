@@ -28,6 +28,13 @@ const CURES: [(&str, &str); 14] = [
     ("NotImplemented", "the server lacks something that a store needs, such as conditional writes"),
 ];
 
+/// Whether `error` says that there is no room.
+pub(crate) fn is_full(error: &(dyn Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+        || error.source().is_some_and(is_full)
+}
+
 /// A one-line text of `error` for a person. An error of the system below stays what it is.
 pub(crate) fn reason(error: &(dyn Error + 'static)) -> io::Error {
     let mut text = String::new();

@@ -134,5 +134,15 @@ mod tests {
         let silent = stop.wait(std::future::pending::<Result<(), StoreError>>());
         assert!(silent.is_err_and(|error| error.to_string().contains("does not answer")));
         assert_eq!(stop.wait(async { Ok(7) }).expect("it answers"), 7);
+        stop.raise();
+        let given_up = stop.wait(std::future::pending::<Result<(), StoreError>>());
+        assert!(given_up.is_err_and(|error| error.to_string().contains("the object store was given up")));
+    }
+
+    #[test]
+    fn a_panic_of_the_library_is_an_error() {
+        let panics = wait(async { if true { panic!("planned") } else { Ok(()) } });
+        let why = panics.expect_err("it panics").to_string();
+        assert!(why.contains("the library that keeps the records gave up"), "{why}");
     }
 }

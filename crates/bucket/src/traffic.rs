@@ -5,7 +5,8 @@ use slatedb::cached_object_store_stats::{CACHE_BYTES, PART_ACCESS_COUNT, PART_HI
 use slatedb::db_stats::BACKPRESSURE_COUNT;
 use slatedb::instrumented_object_store_stats::{ERROR_COUNT, REQUEST_DURATION_SECONDS};
 use slatedb_common::metrics::{DefaultMetricsRecorder, Metric, MetricValue, Metrics};
-use sluice_store::engine::{RequestCounts, Traffic};
+use sluice_sync::Arc;
+use std::fmt;
 
 /// By which label SlateDB tells the kinds apart.
 pub(crate) const KIND: &str = "op";
@@ -13,16 +14,56 @@ pub(crate) const GET: &str = "get";
 pub(crate) const PUT: &str = "put";
 const KINDS: [&str; 3] = [GET, PUT, "delete"];
 
-/// The sums of `recorders` since the store was opened.
-pub(crate) fn of(recorders: [&DefaultMetricsRecorder; 2]) -> Traffic {
-    let metrics = recorders.map(DefaultMetricsRecorder::snapshot);
-    let sum = |name| metrics.iter().flat_map(|metrics| metrics.by_name(name)).map(number).sum();
-    Traffic {
-        requests: KINDS.map(|kind| requests(&metrics, kind)).into(),
-        cache_lookups: sum(PART_ACCESS_COUNT),
-        cache_hits: sum(PART_HIT_COUNT),
-        cache_bytes: sum(CACHE_BYTES),
-        write_stalls: sum(BACKPRESSURE_COUNT),
+/// Requests to the object store, and hits in the cache on this machine's disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// By kind.
+    pub requests: Vec<RequestCounts>,
+    /// Lookups in the cache.
+    pub cache_lookups: u64,
+    /// The number of hits.
+    pub cache_hits: u64,
+    /// Bytes in the cache.
+    pub cache_bytes: u64,
+    /// Writes that waited until records in memory had become objects.
+    pub write_stalls: u64,
+}
+
+/// Requests of one kind to the object store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// `get`, `put` or `delete`.
+    pub kind: &'static str,
+    /// Requests that failed, and may have been repeated, or that found nothing, as a search for newer records
+    /// does.
+    pub failed: u64,
+    /// How long all took together, in nanoseconds.
+    pub ns_total: u64,
+    /// At most so many nanoseconds, and more than the bound before: so many requests. In the order of the bounds.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+/// The counters of an open store.
+#[derive(Clone, Default)]
+pub(crate) struct TrafficRecorders {
+    /// SlateDB's own, of the records.
+    pub(crate) records: Arc<DefaultMetricsRecorder>,
+    /// For data.
+    pub(crate) data: Arc<DefaultMetricsRecorder>,
+}
+
+impl TrafficRecorders {
+    /// The sums since the store was opened.
+    pub(crate) fn sum(&self) -> Traffic {
+        let metrics = [&self.records, &self.data].map(|recorder| recorder.snapshot());
+        let sum = |name| metrics.iter().flat_map(|metrics| metrics.by_name(name)).map(number).sum();
+        Traffic {
+            requests: KINDS.map(|kind| requests(&metrics, kind)).into(),
+            cache_lookups: sum(PART_ACCESS_COUNT),
+            cache_hits: sum(PART_HIT_COUNT),
+            cache_bytes: sum(CACHE_BYTES),
+            write_stalls: sum(BACKPRESSURE_COUNT),
+        }
     }
 }
 
@@ -64,4 +105,10 @@ fn number(metric: &Metric) -> u64 {
 /// Converts a sum, which is never negative.
 fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
+}
+
+impl fmt::Debug for TrafficRecorders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.sum().fmt(f)
+    }
 }

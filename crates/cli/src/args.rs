@@ -4,9 +4,10 @@ mod cluster;
 #[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
 mod lab;
 
-pub(crate) use cluster::{ClusterAction, DlmAction, Watched};
+pub(crate) use cluster::{ClusterAction, Watched};
 pub(crate) use lab::LabCommand;
 
+use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::ffi::OsString;
@@ -42,10 +43,22 @@ pub(crate) enum Snapshot {
         /// What to call it
         name: OsString,
     },
-    /// Print the names of the snapshots, a line each
+    /// Print the snapshots: name, time of creation (UTC), bytes shared with other files and bytes of their own
     List {
+        /// As an array of objects, the times in RFC 3339
+        #[arg(long)]
+        json: bool,
         /// Any file or directory of the mount
         dir: PathBuf,
+    },
+    /// Bring the tree, or a part of it, back to what a snapshot has, without copying contents
+    Restore {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+        /// What the snapshot is called
+        name: OsString,
+        /// A file or directory, from the root of the mount; without it the whole tree
+        path: Option<PathBuf>,
     },
     /// Remove a snapshot
     Delete {
@@ -54,6 +67,76 @@ pub(crate) enum Snapshot {
         /// What it is called
         name: OsString,
     },
+}
+
+/// The key of an encrypted store. Without it a person at a terminal is asked for a passphrase.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct KeyFiles {
+    /// The key of an encrypted store: a file of at least 32 random bytes
+    #[arg(long, value_name = "FILE", conflicts_with = "passphrase_file")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// The passphrase of an encrypted store: the first line of this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) passphrase_file: Option<PathBuf>,
+}
+
+impl KeyFiles {
+    pub(crate) fn source(&self) -> Option<KeySource> {
+        KeySource::of(self.key_file.as_ref(), self.passphrase_file.as_ref())
+    }
+}
+
+/// A change of the keys of a store, or their list.
+#[derive(Subcommand)]
+pub(crate) enum KeyAction {
+    /// Let another key open the store, and print its slot
+    Add {
+        #[command(flatten)]
+        files: KeyFiles,
+        /// The new key: a file of at least 32 random bytes
+        #[arg(long, value_name = "FILE", conflicts_with = "new_passphrase_file")]
+        new_key_file: Option<PathBuf>,
+        /// The new passphrase: the first line of this file
+        #[arg(long, value_name = "FILE")]
+        new_passphrase_file: Option<PathBuf>,
+        /// The store; nobody uses it meanwhile
+        store: PathBuf,
+    },
+    /// Take from a key that it opens the store; give a key that stays
+    Remove {
+        #[command(flatten)]
+        files: KeyFiles,
+        /// The store; nobody uses it meanwhile
+        store: PathBuf,
+        /// The number of the key's slot
+        slot: usize,
+    },
+    /// Print the slots that are used: number, and passphrase or key file
+    List {
+        /// As JSON, one object per line
+        #[arg(long)]
+        json: bool,
+        /// The store, even while in use
+        store: PathBuf,
+    },
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Scrub {
+    /// Print the state of the scrub and read nothing
+    #[arg(long, conflicts_with_all = ["restart", "rate"])]
+    pub(crate) status: bool,
+    /// Begin anew, where an interrupted scrub would go on
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// Bytes a second, such as 50M; without it the scrub rests as long as it reads
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) rate: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Any file or directory of the mount
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(clap::Args)]
@@ -97,8 +180,22 @@ pub(crate) enum Command {
     /// Make an empty file system that survives, in a directory of the host
     #[command(after_help = MKFS_EXAMPLES)]
     Mkfs {
+        /// Nobody reads the store without a key: that of a file, or a passphrase, for which a person is asked
+        #[arg(long)]
+        encrypt: bool,
+        /// Contents of files take less of the disk, where they can be compressed (LZ4)
+        #[arg(long)]
+        compress: bool,
+        #[command(flatten)]
+        key: KeyFiles,
         /// An empty directory, or a new one
         store: PathBuf,
+    },
+    /// Add, remove or list the keys that open an encrypted store
+    #[command(after_help = KEY_EXAMPLES)]
+    Key {
+        #[command(subcommand)]
+        action: KeyAction,
     },
     /// Check a store, and mend it
     Fsck(Fsck),
@@ -108,6 +205,8 @@ pub(crate) enum Command {
         /// As one line of JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        key: KeyFiles,
         /// The store, even while in use, or its mount directory
         store: PathBuf,
     },
@@ -133,11 +232,53 @@ pub(crate) enum Command {
         /// The new name of the copy, in the same mount
         to: PathBuf,
     },
-    /// Take, list or delete snapshots of a mount
+    /// Take, list, restore or delete snapshots of a mount
     #[command(after_help = SNAPSHOT_EXAMPLES)]
     Snapshot {
         #[command(subcommand)]
         action: Snapshot,
+    },
+    /// Read all that the store of a mount holds, while it is used, and name the damaged files
+    #[command(after_help = SCRUB_EXAMPLES)]
+    Scrub(Scrub),
+    /// Print the changes between two snapshots, or between a snapshot and the present tree
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff {
+        /// As JSON, one object per line
+        #[arg(long, group = "form")]
+        json: bool,
+        /// Only the names, with a NUL behind each
+        #[arg(short = '0', long = "null", group = "form")]
+        names: bool,
+        /// The older tree: a snapshot, DIR/.snapshots/NAME, or another directory of a mount
+        #[arg(value_name = "A")]
+        old: PathBuf,
+        /// The newer tree, of the same mount [default: the mount as it is now]
+        #[arg(value_name = "B")]
+        new: Option<PathBuf>,
+    },
+    /// Write a snapshot to standard output as a stream for `sluice receive`
+    #[command(after_help = SEND_EXAMPLES)]
+    Send {
+        /// Only what changed since this snapshot of the same mount
+        #[arg(long, value_name = "OLDER")]
+        since: Option<OsString>,
+        /// The snapshot: DIR/.snapshots/NAME
+        snapshot: PathBuf,
+    },
+    /// Make a snapshot of the stream on standard input
+    #[command(after_help = RECEIVE_EXAMPLES)]
+    Receive {
+        #[command(flatten)]
+        key: KeyFiles,
+        /// A store that is not mounted, or the directory of a mount
+        store: PathBuf,
+    },
+    /// Write a snapshot to standard output as a tar archive
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export {
+        /// The snapshot: DIR/.snapshots/NAME
+        snapshot: PathBuf,
     },
     /// Make calls on a mount fail, or see what a crash would leave of it: for tests of programs
     #[command(after_help = FAULT_EXAMPLES)]
@@ -174,11 +315,6 @@ pub(crate) enum Command {
         hot: bool,
         /// Any file or directory of the mount
         dir: PathBuf,
-    },
-    /// Look at a node of the cluster lock manager
-    Dlm {
-        #[command(subcommand)]
-        action: DlmAction,
     },
     /// One file system on several machines
     Cluster {
@@ -229,7 +365,21 @@ const MKFS_EXAMPLES: &str = "\
 A store is a directory with a few files: see docs/format.md. What was made durable by fsync(2) survives any crash.
 
 Examples:
-  sluice mkfs ~/store; sluice mount ~/store ~/scratch";
+  sluice mkfs ~/store; sluice mount ~/store ~/scratch
+  sluice mkfs --compress ~/logs
+  sluice mkfs --encrypt ~/private                             asks for a passphrase, as mount then does
+  head -c 32 /dev/urandom > ~/key; sluice mkfs --encrypt --key-file ~/key ~/private
+  sluice mount -o key_file=/home/me/key ~/private ~/scratch";
+
+const KEY_EXAMPLES: &str = "\
+A store has up to eight keys, each in a slot. The store stays encrypted under one master key, which each slot has once more: so nothing
+else is written. A person who has had a key, and a copy of the file `keys` of that time, can read the store for good.
+
+Examples:
+  sluice key list ~/private
+  sluice key add --key-file ~/key ~/private                   asks for the new passphrase
+  sluice key add --key-file ~/key --new-key-file ~/key2 ~/private
+  sluice key remove --key-file ~/key2 ~/private 0";
 
 const INFO_EXAMPLES: &str = "Examples:
   sluice info ~/store
@@ -256,6 +406,8 @@ pub(crate) struct Fsck {
     /// As one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) key: KeyFiles,
     /// The store; nobody uses it meanwhile
     pub(crate) store: PathBuf,
 }
@@ -266,21 +418,68 @@ const UMOUNT_EXAMPLES: &str = "Examples:
   sluice umount --force ~/scratch     also when its server hangs, or was killed and programs still wait";
 
 const CLONE_EXAMPLES: &str = "\
-The copy appears when it is whole. Original and copy share the contents until one side writes. Open files may be
-written meanwhile: each is copied as of one moment. File locks are not copied.
+The copy appears when it is whole, and is the tree as of one moment: programs may go on. Original and copy share the
+contents until one side writes. File locks are not copied.
 
 Example:
   sluice clone ~/scratch/project ~/scratch/experiment";
 
 const SNAPSHOT_EXAMPLES: &str = "\
-A snapshot is a directory in `.snapshots` at the root of the mount, which only the owner of the root may enter. It shares
-its contents with the tree until one side writes, and is read like any directory.
+A snapshot is the tree as of one moment: programs may go on. That of a store is durable when the command returns. It shares its
+contents with the tree, and nothing in it changes: calls fail with EROFS. It stands in `.snapshots` at the root of the mount. No
+listing has that directory, and only the owner of the root may enter it (`mkdir -m 755 .snapshots` before the first snapshot
+lets others in). The commands are for root and for the user who serves the mount. `sluice mount -o snapshots=hourly:24,daily:7` takes
+snapshots by the clock, and deletes old ones.
+
+`restore` gives the tree, or PATH, the names, contents and attributes of the snapshot; whatever came since is gone. A crash leaves the old
+state or the new one. Programs keep the files that they have open, without a name. Another file system that is mounted below
+a directory that goes is unmounted. The names at the root change one after the other; each leads to the old or to the new file.
 
 Examples:
   sluice snapshot create ~/scratch monday
   sluice snapshot list ~/scratch
+  sluice snapshot list --json ~/scratch
   diff -r ~/scratch/project ~/scratch/.snapshots/monday/project
+  sluice snapshot restore ~/scratch monday project/src
   sluice snapshot delete ~/scratch monday";
+
+const SCRUB_EXAMPLES: &str = "\
+Each extent is read once from the disk itself, past all caches, and compared with its checksums, and each record of the tree is read.
+A scrub that ends early goes on there the next time, also after another mount.
+
+Exit status: 0 all is sound, 1 something is damaged (the files are named), or it failed, 2 bad usage.
+
+Examples:
+  sluice scrub /srv/files
+  sluice scrub --rate 20M /srv/files             beside other work
+  sluice scrub --status --json /srv/files
+  systemd-run --on-calendar=weekly sluice scrub /srv/files";
+
+const DIFF_EXAMPLES: &str = "\
+A line for each name: created, removed, modified or attributes (mode, owner, times, extended attributes), the size, and the path from the
+top. Contents that both trees share are not read. A file that was renamed is removed and created.
+
+Examples:
+  sluice diff ~/scratch/.snapshots/monday ~/scratch/.snapshots/tuesday
+  sluice diff --json ~/scratch/.snapshots/monday";
+
+const SEND_EXAMPLES: &str = "\
+With --since, the receiver must have the older snapshot, as it is here.
+
+Examples:
+  sluice send ~/scratch/.snapshots/monday | ssh two sluice receive backup
+  sluice send --since monday ~/scratch/.snapshots/tuesday | sluice receive s3://BUCKET/backup";
+
+const RECEIVE_EXAMPLES: &str = "\
+The snapshot gets the name that was sent. It is there when the whole stream has come, and durable when the command returns; a
+stream that is cut off, damaged, or goes on from another snapshot changes nothing, and may be sent again.
+
+Examples:
+  sluice mkfs ~/backup; sluice receive ~/backup < monday.stream
+  sluice mount ~/backup ~/b; ls ~/b/.snapshots/monday";
+
+const EXPORT_EXAMPLES: &str = "Example:
+  sluice export ~/scratch/.snapshots/monday | zstd > monday.tar.zst";
 
 const RUN_EXAMPLES: &str = "\
 The command starts in the new, empty file system, finds its place in $SLUICE_MOUNT, and its exit status is that
@@ -294,7 +493,7 @@ Examples:
 
 const FAULT_EXAMPLES: &str = "\
 Calls: open, create, read, write, truncate, fallocate, fsync, remove, rename, link, setattr, or all. Effects: an error such
-as EIO or ENOSPC, short=BYTES, delay=MILLISECONDSms. A rule acts when the command returns, and prints its number. What the
+as EIO or ENOSPC, short=BYTES, delay=MILLISECONDS. A rule acts when the command returns, and prints its number. What the
 kernel answers by itself, such as a read of cached pages, meets no rule. A list shows number, calls met, rule.
 
 What a crash leaves: all that was synchronised, and of the rest what the seed chooses; writes may be torn.
@@ -335,9 +534,10 @@ kernel; sluice saves messages, where root mounts for itself alone), allow_other,
 relatime, strictatime, nodiratime, sync, nosuid, nodev, noexec, writeback (the kernel collects writes),
 transport=auto|uring|classic (auto: io_uring where the kernel allows it and serves the locks), threads=N (of classic), max_write=BYTES,
 nfs_export (file handles outlast the kernel's caches; not below an overlayfs), fsname=NAME, log=LEVEL (off, error, warn, info, debug or trace: to the system's log, in the foreground to standard error;
-warn), metrics=ADDRESS:PORT (counts for Prometheus, by HTTP); for a file system on disk: memory=N (at most so many bytes of contents in memory; half of the
-machine's), volatile (nothing is flushed: after an unclean end the store must be made anew); for a store in an object store:
-cache=DIR (a directory of this machine's disk for copies of what was read and written), cache_size=N (bytes of them; 10G);
+warn), metrics=ADDRESS:PORT (counts for Prometheus, by HTTP), track (for `sluice fault`),
+snapshots=PERIOD:N,PERIOD:N... (taken by the clock: frequently, hourly, daily, weekly or monthly; the newest N are kept); for a file system on disk: memory=N (at most so many bytes of contents in memory; half of the
+machine's), volatile (nothing is flushed: after an unclean end the store must be made anew), key_file=FILE, passphrase_file=FILE (the key of an encrypted store; without them a person at a terminal is asked); for a store in an object store:
+cache=DIR (a directory of this machine's disk for copies of what was read and written), cache_size=N (bytes of them; 10G), takeover (from any process that has it open);
 for the file system in memory: size=N, with K, M, G, T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
 nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours),
 nr_locks=N (at most so many file locks, with locks=sluice; 1000000), nr_owner_locks=N (of one process or open file;

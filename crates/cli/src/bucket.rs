@@ -2,14 +2,15 @@
 
 pub(crate) use sluice_bucket::Bucket;
 
+use crate::failures::failure;
 use crate::ram_options;
-use crate::store::failure;
-use sluice_bucket::Claim;
+use sluice_bucket::{Claim, DiskCache, RequestCounts, Traffic};
 use sluice_console::failure::{Context, Failure, Result};
+use sluice_fuse::control::{Latency, ObjectRequests, ObjectStoreStat};
 use sluice_store::{Info, Progress, Report, StoreError};
 use sluice_sync::Arc;
 use sluice_vfs::{Options, Superblock};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The place at the address `store`; none if it is the path of a directory.
 ///
@@ -46,10 +47,11 @@ fn url(store: &Path) -> Option<&str> {
 }
 
 /// Makes an empty file system, if the store's place is the address of one: false if it is none.
-pub(crate) fn mkfs(store: &Path) -> Result<bool> {
+pub(crate) fn mkfs(store: &Path, is_compressed: bool) -> Result<bool> {
     refuse_misspelt(store)?;
     let Some(url) = url(store) else { return Ok(false) };
-    let (options, _) = ram_options::parse_for_store("")?;
+    let mut options = ram_options::parse_for_store("")?.ram;
+    options.store.compress = is_compressed;
     let made = Bucket::make(url).and_then(|bucket| {
         let made = bucket.create(options.store.clone())?;
         Superblock::create_in(made, options)
@@ -59,18 +61,37 @@ pub(crate) fn mkfs(store: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// The file system in `bucket`; `looks`: opens it for reading only.
+/// The file system in `bucket`; `looks`: opens it for reading only; `takes_over`: takes it from a process that has it. `waits`: see
+/// [`Bucket::open_telling`].
 pub(crate) fn open(
     bucket: &Bucket,
     options: Options,
-    looks: bool,
+    (looks, takes_over): (bool, bool),
+    waits: &dyn Fn(&StoreError),
 ) -> std::result::Result<Arc<Superblock>, StoreError> {
     let store = match looks {
         true => bucket.look(options.store.clone()),
-        false if options.store.takeover => bucket.open(Claim::Takeover, options.store.clone()),
-        false => bucket.open(Claim::Alone, options.store.clone()),
+        false if takes_over => bucket.open(Claim::Takeover, options.store.clone()),
+        false => bucket.open_telling(Claim::Alone, options.store.clone(), waits),
     };
     Superblock::open_in(store?, options)
+}
+
+/// `bucket` with a cache in a directory, of so many bytes.
+pub(crate) fn with_cache(bucket: Bucket, cache: Option<&(PathBuf, u64)>) -> Bucket {
+    let Some((dir, bytes)) = cache else { return bucket };
+    bucket.with_cache(DiskCache { dir: dir.clone(), bytes: *bytes })
+}
+
+/// The requests of the store that was opened in `bucket`.
+pub(crate) fn stat(bucket: &Bucket) -> ObjectStoreStat {
+    let Traffic { requests, cache_lookups, cache_hits, cache_bytes, write_stalls } = bucket.traffic();
+    let of_kind = |counts: RequestCounts| {
+        let RequestCounts { kind, failed, ns_total, buckets } = counts;
+        (kind.to_owned(), ObjectRequests { failed, latency: Latency { ns_total, buckets } })
+    };
+    let object_requests = requests.into_iter().map(of_kind).collect();
+    ObjectStoreStat { object_requests, cache_lookups, cache_hits, cache_bytes, write_stalls }
 }
 
 /// The store's own info, the bytes of its objects, and its user.
@@ -86,8 +107,11 @@ pub(crate) fn check(
     Superblock::check_shown(|look| bucket.check(look, progress))
 }
 
-/// That a store in an object store is not mended, as an error.
-pub(crate) fn no_repair(store: &Path) -> Failure {
-    let text = "a store in an object store is checked, and cannot be mended yet";
-    Failure::Unsupported(format!("{}: {text}", store.display()))
+/// Mends the store, which nobody may have open.
+pub(crate) fn repair(bucket: &Bucket) -> std::result::Result<(), StoreError> {
+    let options = sluice_store::Options::default().background(false);
+    Superblock::repair_opened(
+        |look| bucket.check(look, &mut |_| ()),
+        || bucket.open_without_lost(options.clone()),
+    )
 }

@@ -3,9 +3,10 @@
 use crate::args::ClusterAction;
 use crate::cluster_demo;
 use crate::cluster_top::{self, NodeSample};
-use crate::mount_stat::MountStat;
+use crate::failures::mount_failure;
+use crate::mount_stat;
+use crate::storage::Storage;
 use crate::watch::{CLEAR, EVERY};
-use crate::{bucket, serve};
 use sluice_bucket::{Claim, process_runs};
 use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_stat, ask_status};
 use sluice_console::failure::{Context, Failure, Result};
@@ -13,8 +14,8 @@ use sluice_console::interrupt::Interrupt;
 use sluice_console::output::Output;
 use sluice_console::program::this_program;
 use sluice_console::servers::tools;
-use sluice_dlm::{Member, NodeId, View};
 use sluice_fuse::{Ended, MountOptions, StopSignals, Users};
+use sluice_membership::{Member, NodeId, View};
 use sluice_store::StoreError;
 use sluice_sync::Arc;
 use sluice_sync::thread;
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 
 /// How long a mount may wait for its first server: for the lease of one that died.
 const FIRST_SERVER: Duration = Duration::from_secs(60);
+/// So long it waits in silence.
+const SILENT_WAIT: Duration = Duration::from_secs(2);
 /// How long a node that leaves may take to bring everything to the store.
 const LEAVING: Duration = Duration::from_secs(120);
 
@@ -97,16 +100,16 @@ impl ClusterMember {
         arguments
     }
 
-    /// Mounts as a node, calls `ready` with the device number, serves until unmounted or told to stop by a signal, and
+    /// Mounts as a node, tells `waits` what a mount without a server waits for, calls `ready` with the device number, serves until unmounted or told to stop by a signal, and
     /// leaves the cluster. Returns the outcome, and the device number.
     pub(crate) fn serve(
         &self,
-        store: &Path,
+        (store, storage): (&Path, Storage),
         ram: Options,
         dir: &Path,
         options: MountOptions,
         signals: StopSignals,
-        ready: impl FnOnce((u32, u32)) -> Result<()>,
+        (waits, ready): (impl Fn(&str), impl FnOnce((u32, u32)) -> Result<()>),
     ) -> Result<(Ended, u64)> {
         let cluster = Cluster::open(&self.place)?;
         let (path, of) = (store.to_path_buf(), cluster.clone());
@@ -116,12 +119,20 @@ impl ClusterMember {
             identity: cluster.identity(&self.identity)?,
             membership: cluster.membership()?,
             open: Arc::new(move |epoch| {
-                open(&path, ram.clone(), of.store_epoch(epoch)).map_err(io::Error::other)
+                open((&path, &storage), ram.clone(), of.store_epoch(epoch)).map_err(io::Error::other)
             }),
             dir: dir.to_path_buf(),
             options,
         };
         let node = Node::start(config).map_err(|error| Failure::Failed(error.to_string()))?;
+        let (shown, because) =
+            (store.display(), || node.last_failure().map_or(String::new(), |why| format!(": {why}")));
+        if !node.await_server(SILENT_WAIT) && node.relay().is_mounted() {
+            waits(&format!(
+                "{shown}: waits for a node that serves it, or for the lease of one that died{}",
+                because()
+            ));
+        }
         if !node.await_server(FIRST_SERVER) {
             let text = match node.last_failure() {
                 Some(failure) => format!("no node serves the file system: {failure}"),
@@ -154,12 +165,16 @@ fn warn_of_loose_keys(keys: &Path) {
 
 /// The file system in `store`, which nodes of an earlier epoch lose. A store in a directory has no epochs: it is in the way
 /// of others while a living process has it open.
-fn open(store: &Path, options: Options, epoch: u64) -> std::result::Result<Arc<Superblock>, StoreError> {
-    match bucket::at(store)? {
+fn open(
+    (store, storage): (&Path, &Storage),
+    options: Options,
+    epoch: u64,
+) -> std::result::Result<Arc<Superblock>, StoreError> {
+    match storage.bucket(store)? {
         Some(bucket) => {
             Superblock::open_in(bucket.open(Claim::Epoch(epoch), options.store.clone())?, options)
         }
-        None => serve::open(store, options, false),
+        None => storage.open(store, options, false, &|_| ()),
     }
 }
 
@@ -181,8 +196,11 @@ fn place(text: &str) -> Result<Rendezvous> {
 pub(crate) fn perform(action: ClusterAction) -> Result<()> {
     match action {
         ClusterAction::Init { ttl, authority, place: text } => {
-            let ttl = Duration::try_from_secs_f64(ttl).ok().filter(|ttl| *ttl >= Duration::from_millis(500));
-            let ttl = ttl.ok_or_else(|| Failure::Usage("--ttl: give half a second or more".into()))?;
+            let ttl = Duration::try_from_secs_f64(ttl)
+                .ok()
+                .filter(|ttl| (Duration::from_millis(500)..Duration::from_secs(24 * 60 * 60)).contains(ttl));
+            let ttl =
+                ttl.ok_or_else(|| Failure::Usage("--ttl: give half a second or more, below a day".into()))?;
             let place = place(&text)?;
             Cluster::init(&place, &authority.unwrap_or_else(|| place.keys()), ttl)?;
         }
@@ -249,9 +267,9 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
                 format!("{:?}", status.role).to_lowercase(),
                 status.epoch,
                 status.guests,
-                status.requests,
-                status.notices,
-                status.reconnections,
+                status.counts.requests,
+                status.counts.notices,
+                status.counts.reconnections,
                 member.address
             ),
             (Err(_), false) => {
@@ -274,7 +292,7 @@ pub(crate) fn top(text: &str, identity: Option<PathBuf>) -> Result<()> {
     let samples = |view: &View| -> Vec<NodeSample> {
         let ask = |member: &Member| {
             let told = ask_stat(&member.address, cluster.name(), &identity).ok()?;
-            MountStat::parse(told.as_bytes()).ok()
+            mount_stat::parse(told.as_bytes()).ok()
         };
         let of = |(node, member): (&NodeId, &Member)| {
             let stat = if member.is_alive { ask(member) } else { None };
@@ -300,17 +318,10 @@ pub(crate) fn top(text: &str, identity: Option<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Tells what a node of the lock manager holds, by its socket.
-pub(crate) fn lock_manager(socket: &Path, json: bool) -> Result<()> {
-    let answer = sluice_dlm::ask_status(socket, json);
-    let text = answer.context(|| format!("{}: no node of the lock manager answers", socket.display()))?;
-    Output::plain().give(text.as_bytes())
-}
-
 /// Unmounts, and waits until the process that served the mount has ended.
 fn leave(dir: &Path) -> Result<()> {
     let server = sluice_fuse::control::server_of(dir).context(|| dir.display().to_string())?;
-    sluice_fuse::unmount_at(dir, Users::Keep).map_err(|error| Failure::Failed(error.to_string()))?;
+    sluice_fuse::unmount_at(dir, Users::Keep).map_err(mount_failure)?;
     let began = Instant::now();
     while let Some(pid) = server
         && process_runs(pid)

@@ -7,6 +7,7 @@
 use crate::network::Network;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use sluice_cluster::LOST_CHANGES;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::interrupt::Interrupt;
 use sluice_console::mounted::Mounted;
@@ -72,10 +73,14 @@ pub(crate) fn show(program: &Path, tools: &Path, interrupt: &Interrupt, out: &mu
     let (place, keys) = (cluster.place(), cluster.path("keys"));
     let status = cluster.sluice().args(["cluster", "status", "--identity"]).arg(keys).arg(place).output()?;
     out.write_all(&status.stdout)?;
-    for (number, node) in std::mem::take(&mut cluster.nodes).into_iter().enumerate() {
+    for (number, node) in (0..).zip(std::mem::take(&mut cluster.nodes)) {
         match (number, node.unmount()) {
             // It was killed.
             (0, _) => {}
+            // It was cut off while it was the owner.
+            (_, Err(Failure::Failed(why))) if why.contains(LOST_CHANGES) => {
+                writeln!(out, "node {} says at its end: {why}", name(number))?;
+            }
             (_, outcome) => outcome?,
         }
     }

@@ -1,8 +1,9 @@
 //! Cluster top: one screen about all nodes of a cluster, of what each did since the screen before.
 
-use crate::mount_stat::{Latency, MountStat};
+use crate::mount_stat::{object_requests, quantile};
 use serde_json::Value;
 use sluice_console::table::{Table, grouped};
+use sluice_fuse::control::{Latency, MountStat};
 use sluice_sync::time::Duration;
 
 /// The status of a node at one moment.
@@ -73,7 +74,7 @@ fn cells(sample: &NodeSample, stat: &MountStat, before: Option<(Duration, &Mount
         };
         let latest = now.since(latency(earlier, kind));
         cells.push(rate(latest.count(), since));
-        cells.extend([0.5, 0.99].map(|share| latest.quantile(share)));
+        cells.extend([0.5, 0.99].map(|share| quantile(&latest, share)));
     }
     cells
 }
@@ -85,7 +86,7 @@ fn count(stat: &MountStat, name: &str) -> u64 {
 
 /// How long the requests to the object store took that are of this kind.
 fn latency<'s>(stat: &'s MountStat, kind: &str) -> Option<&'s Latency> {
-    stat.object_requests().find(|(name, _)| *name == kind).map(|(_, requests)| &requests.latency)
+    object_requests(stat).find(|(name, _)| *name == kind).map(|(_, requests)| &requests.latency)
 }
 
 fn unknown() -> String {
@@ -95,13 +96,14 @@ fn unknown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount_stat::parse;
 
     fn sample(node: u64, at: u64, of_file_system: &str, cluster: &str) -> NodeSample {
         let json = format!(
             r#"{{"requests_total":0,"requests":{{}},"latency":{{}},"known_inodes":0,"open_files":0,"waiting_locks":0,
             "resident_bytes":0,{of_file_system}"cluster":{{{cluster}}}}}"#
         );
-        let stat = MountStat::parse(json.as_bytes()).expect("of the form of a server");
+        let stat = parse(json.as_bytes()).expect("of the form of a server");
         NodeSample { node, at: Duration::from_secs(at), stat: Some(stat) }
     }
 

@@ -1,12 +1,15 @@
 //! Copies: trees copied within a mount, by its server (`clone`, `snapshot`).
 
 use crate::args::Snapshot;
+use crate::store::bytes;
 use crate::watch::no_server;
-use sluice_console::failure::{Context, Result};
+use serde_json::{Value, json};
+use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::output::Output;
+use sluice_console::table::Table;
 use sluice_fuse::control;
+use sluice_vfs::{SnapshotInfo, SnapshotSchedule, TreeSize, UtcTime};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 /// Has the server of the mount that both are in copy `from` to `to`.
@@ -18,18 +21,66 @@ pub(crate) fn clone_tree(from: &Path, to: &Path) -> Result<()> {
 pub(crate) fn snapshot(action: &Snapshot) -> Result<()> {
     match action {
         Snapshot::Create { dir, name } => {
+            let bytes = name.as_encoded_bytes();
+            if bytes.contains(&b'/') || [&b""[..], b".", b".."].contains(&bytes) {
+                return Err(Failure::Usage(format!("{}: give a name without `/`", name.display())));
+            }
+            if SnapshotSchedule::is_name(bytes) {
+                let name = name.display();
+                let text = "such names are of snapshots that the clock takes and deletes (-o snapshots=): give another";
+                return Err(Failure::Usage(format!("{name}: {text}")));
+            }
             answered(dir, control::take_snapshot(dir, name), || format!("take snapshot {}", name.display()))
+        }
+        Snapshot::Restore { dir, name, path } => {
+            let path = path.as_deref().unwrap_or(Path::new(""));
+            let what = || match path.as_os_str().is_empty() {
+                true => format!("restore snapshot {}", name.display()),
+                false => format!("restore {} of snapshot {}", path.display(), name.display()),
+            };
+            answered(dir, control::restore_snapshot(dir, name, path), what)
         }
         Snapshot::Delete { dir, name } => {
             answered(dir, control::drop_snapshot(dir, name), || format!("delete snapshot {}", name.display()))
         }
-        Snapshot::List { dir } => {
-            let names = answered(dir, control::snapshots(dir), || dir.display().to_string())?;
-            let lines: Vec<u8> =
-                names.into_iter().flat_map(|name| [name.into_vec(), b"\n".to_vec()].concat()).collect();
-            Output::plain().give(&lines)
+        Snapshot::List { dir, json } => {
+            let listed = answered(dir, control::snapshots(dir), || dir.display().to_string())?;
+            let text = if *json { as_json(&listed) } else { as_table(&listed) };
+            Output::plain().give(text.as_bytes())
         }
     }
+}
+
+fn created(snapshot: &SnapshotInfo) -> Option<String> {
+    snapshot.created.map(|time| UtcTime::from(time).to_string())
+}
+
+fn as_json(listed: &[SnapshotInfo]) -> String {
+    let object = |snapshot: &SnapshotInfo| {
+        json!({
+            "name": String::from_utf8_lossy(&snapshot.name),
+            "created": created(snapshot),
+            "shared_bytes": snapshot.size.shared_bytes,
+            "private_bytes": snapshot.size.private_bytes,
+        })
+    };
+    format!("{}\n", Value::from_iter(listed.iter().map(object)))
+}
+
+fn as_table(listed: &[SnapshotInfo]) -> String {
+    if listed.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::with_left_columns(2);
+    table.line(["NAME", "CREATED", "SHARED", "PRIVATE"]);
+    for snapshot in listed {
+        // A name may be of several lines.
+        let name = String::from_utf8_lossy(&snapshot.name).replace('\n', "\\n");
+        let TreeSize { shared_bytes, private_bytes } = snapshot.size;
+        let created = created(snapshot).unwrap_or_else(|| "?".into());
+        table.line([name, created, bytes(shared_bytes), bytes(private_bytes)]);
+    }
+    table.render()
 }
 
 /// The answer of the server for the mount that holds `path`; `what` names the request.

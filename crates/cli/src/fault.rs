@@ -8,15 +8,6 @@ use sluice_fuse::control;
 use sluice_vfs::Fs;
 use std::path::Path;
 
-/// The option of a mount that tracks crashes from its beginning.
-const TRACK: &str = "track";
-
-/// Whether the option list has `track`, and the list without it.
-pub(crate) fn take_track(list: &str) -> (String, bool) {
-    let (ours, others): (Vec<&str>, Vec<&str>) = list.split(',').partition(|one| *one == TRACK);
-    (others.join(","), !ours.is_empty())
-}
-
 pub(crate) fn fault(args: &Fault) -> Result<()> {
     let dir = args.dir.as_path();
     if let Some(to) = &args.crash_clone {
@@ -55,22 +46,11 @@ fn crash_clone(dir: &Path, to: &Path, seed: u64) -> Result<()> {
     }
     let archive = answered(dir, control::crash_clone(dir, seed))?;
     let fs = Fs::new();
-    fs.import_tar(archive.as_slice(), "/").context(|| dir.display().to_string())?;
-    fs.export("/", to).context(|| to.display().to_string())?;
+    sluice_trees::import_tar(&fs, archive.as_slice(), "/").context(|| dir.display().to_string())?;
+    sluice_trees::export(&fs, "/", to).context(|| to.display().to_string())?;
     Ok(())
 }
 
 fn answered(dir: &Path, answer: std::io::Result<Option<Vec<u8>>>) -> Result<Vec<u8>> {
     answer.context(|| dir.display().to_string())?.ok_or_else(|| no_server(dir))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_option_that_tracks_is_taken_out_of_the_list() {
-        assert_eq!(take_track("ro,track,size=1M"), ("ro,size=1M".into(), true));
-        assert_eq!(take_track("ro"), ("ro".into(), false));
-    }
 }

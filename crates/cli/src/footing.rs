@@ -22,7 +22,7 @@ pub(crate) enum Footing {
 /// Options, with a value or for any value; where they have an effect; what is said elsewhere.
 type OptionRule = (&'static [&'static str], fn(Footing, &MountOptions) -> bool, &'static str);
 
-const RULES: [OptionRule; 7] = [
+const RULES: [OptionRule; 9] = [
     (
         &["memory", "volatile", "cache", "cache_size", "takeover"],
         |place, _| place != Footing::Memory,
@@ -49,6 +49,16 @@ const RULES: [OptionRule; 7] = [
         "only with a store in a directory, and not with --cluster, where another node goes on",
     ),
     (
+        &["key_file", "passphrase_file"],
+        |place, _| place == Footing::Directory,
+        "only with a store in a directory, and not with --cluster: others are not encrypted yet",
+    ),
+    (
+        &["snapshots"],
+        |_, mount| !mount.read_only,
+        "not with ro: snapshots that are taken and deleted are changes; leave one of the two out",
+    ),
+    (
         &["nr_locks", "nr_owner_locks", "nodeadlock"],
         |place, mount| mount.locks == LockMode::Sluice || matches!(place, Footing::Cluster { .. }),
         "only with locks=sluice; the kernel limits its own locks by nothing",
@@ -61,8 +71,6 @@ const RULES: [OptionRule; 7] = [
             "writeback",
             "transport=uring",
             "max_write",
-            "noatime",
-            "nodiratime",
             "strictatime",
             "norelatime",
             "nfs_export",
@@ -122,10 +130,10 @@ mod tests {
         ("noallow_other", "mdocC"),
         ("ro", "mdocC"),
         ("rw", "mdocC"),
-        ("noatime", "mdo"),
+        ("noatime", "mdocC"),
         ("relatime", "mdocC"),
         ("strictatime", "mdo"),
-        ("nodiratime", "mdo"),
+        ("nodiratime", "mdocC"),
         ("diratime", "mdocC"),
         ("sync", "mdocC"),
         ("async", "mdocC"),
@@ -154,10 +162,13 @@ mod tests {
         ("nodeadlock", "cC"),
         ("memory=64M", "docC"),
         ("volatile", "d"),
+        ("key_file=/root/key", "d"),
+        ("passphrase_file=/root/passphrase", "d"),
         ("cache=/var/cache/fs", "oC"),
         ("cache_size=1G,cache=/var/cache/fs", "oC"),
         ("takeover", "o"),
         ("track", "mdo"),
+        ("snapshots=hourly:24,daily:7", "mdocC"),
         ("log=info", "mdocC"),
         ("metrics=127.0.0.1:9180", "mdocC"),
     ];
@@ -175,6 +186,12 @@ mod tests {
                 }
             }
         }
+        // Whichever is said first.
+        for list in ["snapshots=hourly:24,ro", "ro,snapshots=hourly:24"] {
+            let refused = option_list(&[list.to_owned()], Footing::Memory);
+            let Err(Failure::Usage(line)) = refused else { panic!("{list}: {refused:?}") };
+            assert!(line.starts_with("mount option snapshots=hourly:24: not with ro"), "{line}");
+        }
         // With locks of ours they are limited everywhere.
         for place in [Footing::Memory, Footing::Directory, Footing::Objects] {
             let options = "locks=sluice,nr_locks=7,nr_owner_locks=7,nodeadlock".to_owned();
@@ -183,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn each_option_that_there_is_stands_in_the_table_of_effects() {
+    fn each_option_that_there_is_stands_in_the_table_of_effects_and_in_the_documentation() {
+        const PAGE: &str = include_str!("../../../docs/fuse.md");
         let Err(Failure::Usage(known)) = option_list(&["turbo".to_owned()], Footing::Memory) else {
             panic!("there is no such option")
         };
         let (_, known) = known.split_once("known are ").expect("a list");
-        let known = known.replace("of a store: ", "").replace("of one in an object store: ", "");
-        for option in known.split([',', ';']).map(str::trim).filter(|option| !option.is_empty()) {
+        for option in known.split(", ") {
             let (name, values) = option.split_once('=').unwrap_or((option, ""));
             let values = if values.starts_with(char::is_lowercase) { values } else { "" };
             for value in values.split('|') {
@@ -197,6 +214,7 @@ mod tests {
                 let is_there = EFFECTS.iter().any(|(one, _)| *one == name || one.starts_with(&start));
                 assert!(is_there, "{option}: {value}");
             }
+            assert!(PAGE.contains(&format!("`{name}")), "docs/fuse.md has no {name}");
         }
     }
 }

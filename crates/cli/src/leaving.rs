@@ -1,7 +1,8 @@
 //! Leaving: waits for a server that lets its store go.
 
 use crate::bucket;
-use sluice_fuse::control;
+use sluice_console::failure::{Failure, Result};
+use sluice_fuse::control::{self, ServerEnd};
 use sluice_store::StoreError;
 use sluice_store::disk::HostDisk;
 use sluice_sync::thread;
@@ -21,9 +22,18 @@ pub(crate) fn server_of(dir: &Path) -> Option<u32> {
 }
 
 /// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
-/// Another node of a cluster may have the store for as long as it likes: where the server is not known, only a server without a
-/// mount is waited for.
-pub(crate) fn await_end(store: &Path, server: Option<u32>) {
+/// Does not wait for a server whose mount goes on elsewhere. Another node of a cluster may have the store for as long as it
+/// likes: where the server is not known, only a server without a mount is waited for.
+///
+/// # Errors
+/// The line that the server says at its `end`, if not all is durable.
+pub(crate) fn await_end(store: &Path, server: Option<u32>, end: Option<ServerEnd>) -> Result<()> {
+    if end.as_ref().is_some_and(ServerEnd::is_mounted_elsewhere) {
+        return Ok(());
+    }
+    if let Some(why) = end.and_then(|end| end.wait(PATIENCE)) {
+        return Err(Failure::Failed(why));
+    }
     let bucket = bucket::at(store).unwrap_or_default();
     let is_meant = |user: u32| server.map_or_else(|| is_leaving(user, store), |server| server == user);
     // A process that has ended holds nothing.
@@ -39,6 +49,7 @@ pub(crate) fn await_end(store: &Path, server: Option<u32>) {
         },
     };
     wait_while(PATIENCE, || may_hold() && is_used());
+    Ok(())
 }
 
 /// Waits while `goes_on`, for `limit` at most. The looks get rarer, down to four a second: each may be a request to an object store.
@@ -112,8 +123,8 @@ mod tests {
         let store = Superblock::create(&dir, Options::default()).unwrap();
         let began = Instant::now();
         // Another process, this one, has the store.
-        await_end(&dir, None);
-        await_end(&dir, Some(u32::MAX));
+        await_end(&dir, None, None).expect("it is no failure");
+        await_end(&dir, Some(u32::MAX), None).expect("it is no failure");
         assert!(began.elapsed() < PATIENCE);
         store.close().unwrap();
         std::fs::remove_dir_all(dir).unwrap();

@@ -15,8 +15,11 @@ mod cluster_demo;
 mod cluster_top;
 mod copies;
 mod demo;
+mod failures;
 mod fault;
 mod footing;
+mod key_source;
+mod keys;
 mod lab_program;
 mod leaving;
 mod mount_files;
@@ -33,12 +36,15 @@ mod no_bucket;
 mod no_cluster;
 mod ram_options;
 mod run_in_mount;
+mod scrub;
 mod serve;
+mod storage;
 mod store;
+mod streams;
 mod system_log;
 mod watch;
 
-use args::{Child, Command, DlmAction, Watched};
+use args::{Child, Command, Watched};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use footing::Footing;
@@ -48,12 +54,18 @@ use sluice_console::interrupt::{Interrupt, outlive_file_size_limit};
 use sluice_console::mounted;
 use sluice_console::output::Output;
 use sluice_console::program::{complain, exit_status, one_line, this_program};
-use sluice_fuse::{Ended, MountError, Users};
+use sluice_console::stack;
+use sluice_fuse::{Ended, MountError, Users, control};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
+use streams::ChangeForm;
 
 fn main() -> ExitCode {
+    stack::with_enough(run)
+}
+
+fn run() -> ExitCode {
     // Without the handler only what is beyond such a limit ends the program.
     let _ = outlive_file_size_limit();
     let mut arguments = std::env::args_os();
@@ -104,8 +116,9 @@ fn perform(command: Command) -> Result<u8> {
             let outcome = demo::tour(&this_program()?, &mut output, &interrupt);
             output.forgive(outcome)?;
         }
-        Command::Mkfs { store } => store::mkfs(&store)?,
-        Command::Info { json, store } => store::info(&store, json)?,
+        Command::Mkfs { encrypt, compress, key, store } => store::mkfs(&store, (encrypt, compress), &key)?,
+        Command::Key { action } => keys::perform(&action)?,
+        Command::Info { json, key, store } => store::info(&store, json, &key)?,
         Command::Fsck(args) => {
             return store::fsck(&args).or_else(|failure| {
                 complain(&failure.to_string(), store::OPERATIONAL);
@@ -117,6 +130,7 @@ fn perform(command: Command) -> Result<u8> {
             let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
             // Before the mount is gone.
             let server = store.as_ref().and_then(|_| leaving::server_of(&dir));
+            let end = store.as_ref().and_then(|_| control::end_of(&dir).ok().flatten());
             let users = match () {
                 () if force => Users::Fail,
                 () if lazy => Users::LetFinish,
@@ -126,7 +140,7 @@ fn perform(command: Command) -> Result<u8> {
                 MountError::Busy(dir) => {
                     Failure::Failed(format!("{error}{}", first_user(mount_files::of_programs(dir))))
                 }
-                _ => Failure::Failed(error.to_string()),
+                _ => failures::mount_failure(error),
             })?;
             if ended == Ended::Detached {
                 complain(
@@ -134,11 +148,23 @@ fn perform(command: Command) -> Result<u8> {
                     0,
                 );
             } else if let Some(store) = store {
-                leaving::await_end(&store, server);
+                leaving::await_end(&store, server, end)?;
             }
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,
         Command::Snapshot { action } => copies::snapshot(&action)?,
+        Command::Scrub(args) => return scrub::scrub(&args),
+        Command::Diff { json, names, old, new } => {
+            let form = match (json, names) {
+                (true, _) => ChangeForm::Json,
+                (_, true) => ChangeForm::Names,
+                _ => ChangeForm::Text,
+            };
+            streams::diff(&old, new.as_deref(), &form)?;
+        }
+        Command::Send { since, snapshot } => streams::send(&snapshot, since.as_deref())?,
+        Command::Receive { key, store } => streams::receive(&store, &key)?,
+        Command::Export { snapshot } => streams::export(&snapshot)?,
         Command::Fault(args) => fault::fault(&args)?,
         Command::Run { ram: _, store, options, command } => {
             let options = serve::option_list(&options, Footing::of(store.as_deref(), false))?;
@@ -146,7 +172,6 @@ fn perform(command: Command) -> Result<u8> {
             return run_in_mount::run_in_mount(&this_program()?, store.as_deref(), &options, &command);
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
-        Command::Dlm { action: DlmAction::Status { json, socket } } => cluster::lock_manager(&socket, json)?,
         Command::Cluster { action } => cluster::perform(action)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
         Command::Top(Watched { dir: Some(dir), .. }) => watch::top(&dir)?,
@@ -179,8 +204,12 @@ fn perform_as_child(child: Child) -> Result<()> {
 
 /// Tells the parent that the serving process's mount works.
 fn announce() -> Result<()> {
+    tell_parent(mounted::READY)
+}
+
+fn tell_parent(line: &str) -> Result<()> {
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "{}", mounted::READY)?;
+    writeln!(stdout, "{line}")?;
     Ok(stdout.flush()?)
 }
 

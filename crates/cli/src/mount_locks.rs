@@ -1,9 +1,10 @@
 //! Mount locks: the file locks of a mount as a table or as JSON, and the files that are locked most.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use sluice_console::failure::{Failure, Result};
 use sluice_console::table::{Table, grouped};
+use sluice_fuse::control::HotFile;
 
 /// One line of the form of `/proc/locks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -86,27 +87,6 @@ pub(crate) fn table(locks: &[MountLock]) -> String {
 /// JSON, a line for each lock.
 pub(crate) fn json(locks: &[MountLock]) -> String {
     locks.iter().map(|lock| serde_json::to_string(lock).expect("plain data") + "\n").collect()
-}
-
-/// Lock statistics of one file, in the server's form.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct HotFile {
-    /// The file's inode number.
-    pub(crate) inode: u64,
-    /// Locks that are held now.
-    pub(crate) held: u64,
-    /// Requests that wait now.
-    pub(crate) waiting: u64,
-    /// Locks that were given.
-    pub(crate) grants: u64,
-    /// Requests that had to wait.
-    pub(crate) waits: u64,
-    /// How often one was given past another that waited.
-    pub(crate) bypasses: u64,
-    /// How long those waited that do no longer.
-    pub(crate) wait_ns_total: u64,
-    /// The longest of these.
-    pub(crate) wait_ns_max: u64,
 }
 
 /// The files that were waited for most, from what the server answers to `hot`.

@@ -2,15 +2,17 @@
 
 pub(crate) use NoBucket as Bucket;
 
-use crate::store::failure;
-use sluice_console::failure::{Failure, Result};
+use crate::failures::failure;
+use sluice_console::failure::Result;
+use sluice_fuse::control::ObjectStoreStat;
 use sluice_store::{Info, Progress, Report, StoreError};
 use sluice_sync::Arc;
 use sluice_vfs::{Options, Superblock};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A place in an object store, of which this build has none.
+#[derive(Clone, Debug)]
 pub(crate) enum NoBucket {}
 
 impl NoBucket {
@@ -47,13 +49,26 @@ pub(crate) fn refuse_misspelt(store: &Path) -> Result<()> {
     if is_near { Err(failure(store)(absent())) } else { Ok(()) }
 }
 
-pub(crate) fn mkfs(store: &Path) -> Result<bool> {
+pub(crate) fn mkfs(store: &Path, _is_compressed: bool) -> Result<bool> {
     refuse_misspelt(store)?;
     at(store).map_err(failure(store))?;
     Ok(false)
 }
 
-pub(crate) fn open(bucket: &Bucket, _: Options, _: bool) -> std::result::Result<Arc<Superblock>, StoreError> {
+pub(crate) fn open(
+    bucket: &Bucket,
+    _: Options,
+    _: (bool, bool),
+    _: &dyn Fn(&StoreError),
+) -> std::result::Result<Arc<Superblock>, StoreError> {
+    match *bucket {}
+}
+
+pub(crate) fn with_cache(bucket: Bucket, _: Option<&(PathBuf, u64)>) -> Bucket {
+    match bucket {}
+}
+
+pub(crate) fn stat(bucket: &Bucket) -> ObjectStoreStat {
     match *bucket {}
 }
 
@@ -65,8 +80,8 @@ pub(crate) fn check(bucket: &Bucket, _: &mut dyn FnMut(Progress)) -> std::result
     match *bucket {}
 }
 
-pub(crate) fn no_repair(store: &Path) -> Failure {
-    Failure::Unsupported(format!("{}: not in this build", store.display()))
+pub(crate) fn repair(bucket: &Bucket) -> std::result::Result<(), StoreError> {
+    match *bucket {}
 }
 
 #[cfg(test)]
@@ -76,12 +91,12 @@ mod tests {
     #[test]
     fn an_address_and_what_is_nearly_one_are_refused_and_directories_are_not() {
         for address in ["s3://bucket/path", "file:///directory", "gs://bucket", "s3:/bucket", "S3:bucket"] {
-            let failure = mkfs(Path::new(address)).unwrap_err().to_string();
+            let failure = mkfs(Path::new(address), false).unwrap_err().to_string();
             let tells = |word| failure.contains(word);
             assert!(tells(address) && tells("no object stores") && tells("make build"), "{failure}");
         }
         for directory in ["/srv/store", "./s3:/bucket", "s3", "a:b"] {
-            assert_eq!(mkfs(Path::new(directory)), Ok(false), "{directory}");
+            assert_eq!(mkfs(Path::new(directory), false), Ok(false), "{directory}");
         }
     }
 }

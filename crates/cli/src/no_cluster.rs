@@ -3,6 +3,7 @@
 pub(crate) use NoClusterMember as ClusterMember;
 
 use crate::args::ClusterAction;
+use crate::storage::Storage;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{Ended, MountOptions, StopSignals};
 use sluice_vfs::Options;
@@ -34,12 +35,12 @@ impl NoClusterMember {
 
     pub(crate) fn serve(
         &self,
-        _: &Path,
+        _: (&Path, Storage),
         _: Options,
         _: &Path,
         _: MountOptions,
         _: StopSignals,
-        _: impl FnOnce((u32, u32)) -> Result<()>,
+        _: (impl Fn(&str), impl FnOnce((u32, u32)) -> Result<()>),
     ) -> Result<(Ended, u64)> {
         match *self {}
     }
@@ -50,10 +51,6 @@ pub(crate) fn perform(_: ClusterAction) -> Result<()> {
 }
 
 pub(crate) fn top(_: &str, _: Option<PathBuf>) -> Result<()> {
-    Err(absent())
-}
-
-pub(crate) fn lock_manager(_: &Path, _: bool) -> Result<()> {
     Err(absent())
 }
 
@@ -68,7 +65,6 @@ mod tests {
             NoClusterMember::of(&nowhere(), None, None).err(),
             perform(ClusterAction::Demo).err(),
             top(&nowhere(), None).err(),
-            lock_manager(Path::new("/nowhere"), false).err(),
         ];
         for refusal in refusals {
             let text = refusal.expect("refused").to_string();

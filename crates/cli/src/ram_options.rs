@@ -1,20 +1,23 @@
-//! RAM options: what may be chosen about a file system in memory, in the same `-o` list as the options of its mount.
+//! RAM options: what may be chosen about a file system, its store and its server, in the same `-o` list as the options of its mount.
 //!
 //! # Theory
 //! The names and their meaning are those of the kernel's tmpfs, so that a line of `/etc/fstab` can be taken over:
 //! by default half of the memory may be filled that the process can have and no other file system of it was promised, because a
 //! file system that may fill all of it takes the machine down with it. The list is taken apart here; what is not ours goes to [`MountOptions`].
 
+use crate::key_source::KeySource;
+use log::LevelFilter;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::MountOptions;
-use sluice_store::DiskCache;
-use sluice_vfs::{Options, Superblock};
+use sluice_vfs::{Options, SnapshotPeriod, SnapshotSchedule, Superblock};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The list of known mount options, shown after an unknown option.
+/// The options that are none of a mount by itself, with the forms of their values: shown after an unknown option.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
-                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock; of a store: memory=N[K|M|G|T|%], \
-                     volatile; of one in an object store: cache=DIR, cache_size=N[K|M|G|T], takeover; track, log=LEVEL, metrics=ADDRESS:PORT";
+                     nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock, memory=N[K|M|G|T|%], \
+                     snapshots=PERIOD:N[,PERIOD:N], \
+                     volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, track, log=LEVEL, metrics=ADDRESS:PORT";
 /// The unit of memory for file data: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -26,11 +29,39 @@ const DEFAULT_CACHE: u64 = 10 << 30;
 /// The default of `size`, in per cent of the machine's memory, as tmpfs has it.
 const DEFAULT_PERCENT: u64 = 50;
 
+/// The mount options of a store in an object store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObjectOptions {
+    /// The directory of a cache of its objects, and the bytes that these may take.
+    pub(crate) cache: Option<(PathBuf, u64)>,
+    /// The store is taken from any process that has it open.
+    pub(crate) takeover: bool,
+}
+
+/// A parsed list of options.
+#[derive(Debug)]
+pub(crate) struct MountList {
+    /// The options of the file system.
+    pub(crate) ram: Options,
+    /// The options of an object store below it.
+    pub(crate) objects: ObjectOptions,
+    /// The options of the mount.
+    pub(crate) mount: MountOptions,
+    /// Where the key of an encrypted store comes from.
+    pub(crate) key: Option<KeySource>,
+    /// Messages of this level and above are kept.
+    pub(crate) level: LevelFilter,
+    /// Where counts are told by HTTP.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Crashes are tracked from the beginning.
+    pub(crate) is_tracked: bool,
+}
+
 /// Parses the options of a file system in a store or in memory.
 ///
 /// # Errors
 /// Errors of [`parse`].
-pub(crate) fn parse_for(is_store: bool, list: &str) -> Result<(Options, MountOptions)> {
+pub(crate) fn parse_for(is_store: bool, list: &str) -> Result<MountList> {
     if is_store { parse_for_store(list) } else { parse(list) }
 }
 
@@ -38,103 +69,138 @@ pub(crate) fn parse_for(is_store: bool, list: &str) -> Result<(Options, MountOpt
 ///
 /// # Errors
 /// Errors of [`parse`].
-pub(crate) fn parse_for_store(list: &str) -> Result<(Options, MountOptions)> {
-    let (options, mount) = parse(list)?;
+pub(crate) fn parse_for_store(list: &str) -> Result<MountList> {
+    let mut parsed = parse(list)?;
     let sizes = || list.split(',').filter_map(|option| option.strip_prefix("size="));
     if let Some(share) = sizes().find(|size| size.ends_with('%')) {
         let text =
             format!("mount option size={share}: a share of the memory; for a store give bytes, such as 20G");
         return Err(Failure::Usage(text));
     }
-    let size_limit = options.size_limit.filter(|_| sizes().next().is_some());
-    Ok((Options { size_limit, ..options }, mount))
+    parsed.ram.size_limit = parsed.ram.size_limit.filter(|_| sizes().next().is_some());
+    Ok(parsed)
 }
 
-/// The options of the file system and those of its mount that `list` gives, separated by commas; later ones win.
+/// The options that `list` gives, separated by commas; later ones win.
 ///
 /// # Errors
 /// The first option that is unknown or has a bad value: one line that says what would be accepted.
-fn parse(list: &str) -> Result<(Options, MountOptions)> {
+fn parse(list: &str) -> Result<MountList> {
     let memory = memory_bytes();
-    let mut ram = Options {
-        size_limit: limit(share_of(memory.saturating_sub(Superblock::promised_bytes()), DEFAULT_PERCENT)),
-        lock_limit: Some(DEFAULT_LOCKS),
-        root_uid: rustix::process::geteuid().as_raw(),
-        root_gid: rustix::process::getegid().as_raw(),
-        ..Options::default()
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let mut ram = Options::default().lock_limit(DEFAULT_LOCKS).root_owner(uid, gid);
+    ram.size_limit = limit(share_of(memory.saturating_sub(Superblock::promised_bytes()), DEFAULT_PERCENT));
+    let mut parsed = MountList {
+        ram,
+        objects: ObjectOptions::default(),
+        mount: MountOptions::default(),
+        key: None,
+        level: LevelFilter::Warn,
+        metrics: None,
+        is_tracked: false,
     };
-    let mut mount = MountOptions::default();
     for option in list.split(',') {
-        if apply(&mut ram, option, memory)? {
+        if apply(&mut parsed, option, memory)? {
             continue;
         }
-        mount.apply(option).map_err(|error| {
+        parsed.mount.apply(option).map_err(|error| {
             let more = if error.is_unknown() { format!(", {KNOWN}") } else { String::new() };
             Failure::Usage(format!("{error}{more}"))
         })?;
     }
-    if ram.store.disk_cache.as_ref().is_some_and(|cache| cache.dir.as_os_str().is_empty()) {
+    if parsed.objects.cache.as_ref().is_some_and(|(dir, _)| dir.as_os_str().is_empty()) {
         return Err(Failure::Usage("mount option cache_size: give cache=DIR, too".into()));
     }
-    Ok((ram, mount))
+    Ok(parsed)
 }
 
-/// Applies `option` if it is one of the file system in memory, and says whether it is.
-fn apply(ram: &mut Options, option: &str, memory: u64) -> Result<bool> {
-    if option == "nodeadlock" {
-        ram.deadlock_detection = false;
-        return Ok(true);
-    }
-    if option == "volatile" {
-        ram.store.volatile = true;
-        return Ok(true);
-    }
-    if option == "takeover" {
-        ram.store.takeover = true;
-        return Ok(true);
-    }
-    let Some((name, value)) = option.split_once('=') else { return Ok(false) };
+/// Applies `option` if it is none of a mount by itself, and says whether it is.
+fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
+    let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
     let refuse = |wanted: &str| Failure::Usage(format!("mount option {option}: {wanted}"));
-    let count = || {
+    let count = |value| {
         let count =
             scaled(value).ok_or_else(|| refuse("give a number, such as 100000 or 1M; 0 for no limit"));
         count.map(limit)
     };
-    let bytes = || {
+    let bytes = |value| {
         let wanted = "give bytes, such as 500M or 2G, or a share of the memory up to 100%, such as 25%";
         size(value, memory).ok_or_else(|| refuse(wanted))
     };
-    // Both options, in whichever order.
-    let cache = |ram: &mut Options, set: &dyn Fn(&mut DiskCache)| {
-        let default = || DiskCache { dir: PathBuf::new(), bytes: DEFAULT_CACHE };
-        set(ram.store.disk_cache.get_or_insert_with(default));
-    };
-    match name {
-        "cache" => {
+    let MountList { ram, objects, .. } = list;
+    // Both options of a cache, in whichever order.
+    let default = || (PathBuf::new(), DEFAULT_CACHE);
+    match (name, value) {
+        ("size", Some(value)) => ram.size_limit = limit(bytes(value)?),
+        ("memory", Some(value)) => ram.memory_limit = limit(bytes(value)?),
+        ("nr_inodes", Some(value)) => ram.inode_limit = count(value)?,
+        ("nr_locks", Some(value)) => ram.lock_limit = count(value)?,
+        ("nr_owner_locks", Some(value)) => ram.owner_lock_limit = count(value)?,
+        ("mode", Some(value)) => {
+            ram.root_mode = octal(value).ok_or_else(|| refuse("give octal digits, such as 755 or 1777"))?;
+        }
+        ("uid", Some(value)) => {
+            ram.root_uid = id(value).ok_or_else(|| refuse("give the number of a user"))?;
+        }
+        ("gid", Some(value)) => {
+            ram.root_gid = id(value).ok_or_else(|| refuse("give the number of a group"))?;
+        }
+        ("snapshots", Some(value)) => {
+            ram.snapshots =
+                Some(scheduled(value, SnapshotSchedule::default()).ok_or_else(|| refuse(SCHEDULE))?);
+        }
+        // The list goes on.
+        (item, None) if item.contains(':') && ram.snapshots.is_some() => {
+            let schedule = ram.snapshots.take().unwrap_or_default();
+            ram.snapshots = Some(scheduled(item, schedule).ok_or_else(|| refuse(SCHEDULE))?);
+        }
+        ("nodeadlock", None) => ram.deadlock_detection = false,
+        ("volatile", None) => ram.store.volatile = true,
+        ("key_file" | "passphrase_file", Some(value)) => {
+            if value.is_empty() {
+                return Err(refuse("give FILE, the path of the key"));
+            }
+            let source = if name == "key_file" { KeySource::File } else { KeySource::Passphrase };
+            list.key = Some(source(value.into()));
+        }
+        ("takeover", None) => objects.takeover = true,
+        ("cache", Some(value)) => {
             let dir = PathBuf::from(value);
             if !dir.is_absolute() {
                 return Err(refuse("give the path of a directory from the root on"));
             }
-            cache(ram, &|cache| cache.dir.clone_from(&dir));
+            objects.cache.get_or_insert_with(default).0 = dir;
         }
-        "cache_size" => {
+        ("cache_size", Some(value)) => {
             let bytes = scaled(value).filter(|bytes| *bytes > 0);
-            let bytes = bytes.ok_or_else(|| refuse("give bytes, such as 500M or 20G"))?;
-            cache(ram, &|cache| cache.bytes = bytes);
+            objects.cache.get_or_insert_with(default).1 =
+                bytes.ok_or_else(|| refuse("give bytes, such as 500M or 20G"))?;
         }
-        "size" => ram.size_limit = limit(bytes()?),
-        "memory" => ram.memory_limit = Some(bytes()?).filter(|bytes| *bytes != 0),
-        "nr_inodes" => ram.inode_limit = count()?,
-        "nr_locks" => ram.lock_limit = count()?,
-        "nr_owner_locks" => ram.owner_lock_limit = count()?,
-        "mode" => {
-            ram.root_mode = octal(value).ok_or_else(|| refuse("give octal digits, such as 755 or 1777"))?;
+        ("track", None) => list.is_tracked = true,
+        ("log", Some(value)) => {
+            list.level = value.parse().map_err(|_| refuse("give off, error, warn, info, debug or trace"))?;
         }
-        "uid" => ram.root_uid = id(value).ok_or_else(|| refuse("give the number of a user"))?,
-        "gid" => ram.root_gid = id(value).ok_or_else(|| refuse("give the number of a group"))?,
-        _ => return Ok(false),
+        ("metrics", Some(value)) => {
+            let wanted = "give an address and a port, such as 127.0.0.1:9180";
+            list.metrics = Some(value.parse().map_err(|_| refuse(wanted))?);
+        }
+        _ => {
+            let wanted = KNOWN.split(", ").find(|known| known.split('=').next() == Some(name));
+            return wanted.map_or(Ok(false), |wanted| Err(refuse(&format!("give {wanted}"))));
+        }
     }
     Ok(true)
+}
+
+/// The form of a schedule of snapshots.
+const SCHEDULE: &str = "give periods (frequently, hourly, daily, weekly, monthly) and how many snapshots to keep, such as \
+                        snapshots=hourly:24,daily:7";
+
+/// `schedule` with the period of `item`.
+fn scheduled(item: &str, schedule: SnapshotSchedule) -> Option<SnapshotSchedule> {
+    let (period, count) = item.split_once(':')?;
+    let count = u32::try_from(digits(count)?).ok().filter(|count| *count > 0)?;
+    Some(schedule.keep(SnapshotPeriod::named(period)?, count))
 }
 
 /// None for no limit, which tmpfs calls 0.
@@ -158,7 +224,7 @@ fn share_of(memory: u64, percent: u64) -> u64 {
 }
 
 /// A number with a power of 1024 after it, or without.
-fn scaled(text: &str) -> Option<u64> {
+pub(crate) fn scaled(text: &str) -> Option<u64> {
     let shift = match text.bytes().last()?.to_ascii_uppercase() {
         b'K' => 10,
         b'M' => 20,
@@ -199,7 +265,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn ram(list: &str) -> Options {
-        parse(list).expect(list).0
+        parse(list).expect(list).ram
     }
 
     fn refusal(list: &str) -> String {
@@ -269,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_disk_limits_a_store_unless_a_size_is_given() {
-        let size = |list: &str| parse_for_store(list).map(|(options, _)| options.size_limit);
+        let size = |list: &str| parse_for_store(list).map(|parsed| parsed.ram.size_limit);
         assert_eq!(size("memory=64M").expect("valid"), None);
         assert_eq!(size("size=3M,ro").expect("valid"), Some(3 << 20));
         assert_eq!(size("size=0").expect("valid"), None);
@@ -284,7 +350,7 @@ mod tests {
 
     #[test]
     fn options_of_both_kinds_stand_in_one_list_and_later_ones_win() {
-        let (ram, mount) =
+        let MountList { ram, mount, .. } =
             parse("size=1M,locks=sluice,uid=7,nr_inodes=2k,,ro,gid=9,mode=1777,uid=8").expect("valid");
         assert_eq!((ram.size_limit, ram.inode_limit), (Some(1 << 20), Some(2048)));
         assert_eq!((ram.root_mode, ram.root_uid, ram.root_gid), (0o1777, 8, 9));
@@ -293,16 +359,39 @@ mod tests {
 
     #[test]
     fn a_cache_on_disk_has_a_place_and_a_size_in_either_order() {
-        let cache = |dir: &str, bytes| Some(DiskCache { dir: dir.into(), bytes });
-        assert_eq!(ram("").store.disk_cache, None);
-        assert_eq!(ram("cache=/var/cache/fs").store.disk_cache, cache("/var/cache/fs", DEFAULT_CACHE));
-        assert_eq!(ram("cache_size=2G,cache=/a").store.disk_cache, cache("/a", 2 * GIB));
+        let cache = |list: &str| parse(list).expect(list).objects.cache;
+        let wanted = |dir: &str, bytes| Some((PathBuf::from(dir), bytes));
+        assert_eq!(cache(""), None);
+        assert_eq!(cache("cache=/var/cache/fs"), wanted("/var/cache/fs", DEFAULT_CACHE));
+        assert_eq!(cache("cache_size=2G,cache=/a"), wanted("/a", 2 * GIB));
         assert!(refusal("cache_size=2G").contains("give cache=DIR"));
     }
 
     #[test]
+    fn options_of_the_server_stand_in_the_same_list() {
+        let MountList { level, metrics, is_tracked, .. } =
+            parse("ro,log=info,track,metrics=127.0.0.1:9180").expect("valid");
+        assert_eq!((level, is_tracked), (LevelFilter::Info, true));
+        assert_eq!(metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9180))));
+        let MountList { level, metrics, is_tracked, .. } = parse("ro").expect("valid");
+        assert_eq!((level, metrics, is_tracked), (LevelFilter::Warn, None, false));
+    }
+
+    #[test]
+    fn a_schedule_of_snapshots_is_a_list_within_the_list_and_a_later_one_wins() {
+        let of = |list: &str| ram(list).snapshots;
+        let hourly = SnapshotSchedule::default().keep(SnapshotPeriod::Hourly, 24);
+        assert_eq!((of("ro"), of("snapshots=hourly:24")), (None, Some(hourly.clone())));
+        let both = hourly.clone().keep(SnapshotPeriod::Daily, 7);
+        assert_eq!(of("snapshots=hourly:24,daily:7,log=info"), Some(both));
+        assert_eq!(of("snapshots=daily:9,snapshots=hourly:24"), Some(hourly));
+        assert!(refusal("snapshots=hourly:24,dayly:7").contains("mount option dayly:7: give periods"));
+        assert!(refusal("daily:7").starts_with("unknown mount option daily:7"));
+    }
+
+    #[test]
     fn an_unknown_option_is_answered_with_those_of_both_kinds() {
-        for unknown in ["turbo", "turbo=1", "size", "mode"] {
+        for unknown in ["turbo", "turbo=1"] {
             let line = refusal(unknown);
             assert!(line.contains("locks=kernel|sluice") && line.ends_with(KNOWN), "{line}");
         }
@@ -314,6 +403,8 @@ mod tests {
             "size=x",
             "cache=somewhere",
             "cache_size=0",
+            "key_file=",
+            "passphrase_file=",
             "nr_inodes=-1",
             "mode=888",
             "mode=10000",
@@ -321,6 +412,15 @@ mod tests {
             "mode=",
             "uid=root",
             "gid=4294967295",
+            "log=loud",
+            "metrics=here",
+            "size",
+            "track=1",
+            "snapshots=hourly",
+            "snapshots=hourly:0",
+            "snapshots=yearly:1",
+            "snapshots=hourly:-1",
+            "snapshots",
         ];
         for option in bad {
             let line = refusal(option);

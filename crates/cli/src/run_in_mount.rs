@@ -90,6 +90,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn without_a_command_nothing_is_mounted() {
+        let refused = run_in_mount(Path::new("/none"), None, &[], &[]).expect_err("there is no command");
+        assert_eq!(refused.to_string(), "give a command to run, after --");
+    }
+
+    #[test]
     fn an_exit_status_is_told_as_a_shell_tells_it() {
         let status = |script: &str| Command::new("sh").args(["-c", script]).status().unwrap();
         assert_eq!(as_a_shell_says(status("exit 7")), 7);

@@ -5,27 +5,28 @@
 //! when `sluice mount` returns, the file system is there. The process that stays has no terminal and no open
 //! pipe of its parent's.
 
-use crate::announce;
 use crate::args::Mount as MountArgs;
 use crate::bucket::{self, Bucket};
 use crate::cluster::ClusterMember;
-use crate::fault::take_track;
+use crate::failures::{failure, mount_failure};
 use crate::footing::Footing;
-use crate::leaving::once_left;
+use crate::key_source::key_for;
 use crate::mount_files::{self, MountFile};
-use crate::store::{failure, refuse_mount};
-use crate::watch::{serve_metrics, take_metrics};
-use crate::{ram_options, system_log};
+use crate::ram_options::{self, MountList};
+use crate::storage::Storage;
+use crate::store::{refuse_mount, warn_if_loose};
+use crate::system_log;
+use crate::watch::serve_metrics;
+use crate::{announce, tell_parent};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::Resource;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::mounted;
 use sluice_console::program::this_program;
-use sluice_fuse::{Ended, Mount, MountError, MountOptions, StopSignals};
-use sluice_store::disk::{Disk, HostDisk, OverlayDisk};
-use sluice_store::{Store, StoreError};
-use sluice_sync::{Arc, memory, thread};
-use sluice_vfs::{Options, Superblock};
+use sluice_fuse::{Ended, MountOptions, StopSignals, StorageStat, control};
+use sluice_store::StoreError;
+use sluice_sync::{memory, thread};
+use sluice_vfs::Superblock;
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -38,8 +39,7 @@ const FILES_MIN: u64 = 64;
 /// Several `-o` as one list, checked.
 pub(crate) fn option_list(options: &[String], place: Footing) -> Result<String> {
     let list = options.join(",");
-    let others = take_track(&take_metrics(&system_log::take_level(&list)?.0)?.0).0;
-    let (_, mount) = ram_options::parse_for(place != Footing::Memory, &others)?;
+    let mount = ram_options::parse_for(place != Footing::Memory, &list)?.mount;
     place.check(&list, &mount)?;
     Ok(list)
 }
@@ -91,7 +91,10 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());
     }
     let list = option_list(&args.options, Footing::of(store.as_deref(), member.is_some()))?;
-    serve(store.as_deref(), &dir, &list, (args.attached, args.detach), member.as_ref())
+    control::will_tell_end();
+    let served = serve(store.as_deref(), &dir, &list, (args.attached, args.detach), member.as_ref());
+    control::tell_end(served.as_ref().err().map(ToString::to_string).as_deref());
+    served
 }
 
 /// Refuses a mount on `dir` that would hide the directory `place` of `what`, or stand in it, also where a bind mount gives one of the
@@ -115,17 +118,6 @@ fn refuse_over(place: &Path, what: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says so if others than its owner may open files of the directory `store`: they read all contents, and lock the store.
-pub(crate) fn warn_if_loose(store: &Path) {
-    let is_store = || HostDisk::unlocked(store).and_then(|disk| Store::info(&disk)).is_ok();
-    if !Bucket::is_url(store) && HostDisk::is_loose(store) && is_store() {
-        let store = store.display();
-        eprintln!(
-            "sluice: warning: {store}: other users may read this store; to end that: chmod 700 {store}"
-        );
-    }
-}
-
 /// Mounts on `dir`, served by a process in the background; or changes the flags of what is mounted there, if `options` say
 /// `remount`.
 pub(crate) fn mount_in_background(
@@ -139,13 +131,11 @@ pub(crate) fn mount_in_background(
         let place = Footing::of(store, member.is_some());
         return daemonize(store, dir, &option_list(options, place)?, member);
     }
-    let failed = |error: MountError| Failure::Failed(error.to_string());
     // Unknown options are mistakes.
     let others: Vec<&str> = list.split(',').filter(|option| !sluice_fuse::is_of_remount(option)).collect();
     let others = others.join(",");
-    let others = take_track(&take_metrics(&system_log::take_level(&others)?.0)?.0).0;
     ram_options::parse_for(true, &others).or_else(|_| ram_options::parse_for(false, &others))?;
-    let mut unchanged = sluice_fuse::remount_at(dir, &list).map_err(failed)?;
+    let mut unchanged = sluice_fuse::remount_at(dir, &list).map_err(mount_failure)?;
     // mount(8) names all that stands in /etc/fstab.
     let present = options_of_server(dir);
     unchanged.retain(|option| !present.contains(option));
@@ -191,10 +181,18 @@ fn serve(
     (attached, detach): (bool, bool),
     member: Option<&ClusterMember>,
 ) -> Result<()> {
-    let (list, level) = system_log::take_level(list)?;
-    let (list, metrics) = take_metrics(&list)?;
-    let (list, is_tracked) = take_track(&list);
-    let (ram, mut options) = ram_options::parse_for(store.is_some(), &list)?;
+    let MountList { mut ram, objects, mount: mut options, key, level, metrics, is_tracked } =
+        ram_options::parse_for(store.is_some(), list)?;
+    // Here, and not where the options are checked: a pipe gives its key once. The terminal is still ours.
+    ram.store.key = match store.filter(|_| member.is_none()) {
+        Some(store) => key_for(store, key, "Passphrase")?,
+        None => None,
+    };
+    let storage = Storage::with(objects);
+    options.storage_stat = Some(StorageStat::new({
+        let storage = storage.clone();
+        move || storage.stat()
+    }));
     let limit = rustix::process::getrlimit(Resource::Nofile).current;
     if let Some(limit) = limit.filter(|limit| *limit < FILES_MIN) {
         let text = format!(
@@ -225,7 +223,8 @@ fn serve(
             metrics.map_or(Ok(()), |address| serve_metrics(address, device))?;
             ready(attached, detach)
         };
-        let (ended, device) = member.serve(store, ram, dir, options, signals, answers)?;
+        let waits = |what: &str| tell_wait(attached || detach, what);
+        let (ended, device) = member.serve((store, storage), ram, dir, options, signals, (waits, answers))?;
         return conclude(ended, dir, device, detach);
     }
     let is_volatile = ram.store.volatile;
@@ -233,14 +232,17 @@ fn serve(
         None => Superblock::new(ram),
         Some(store) => {
             name_after(store, &mut options);
-            open(store, ram, options.read_only).map_err(failure(store))?
+            let waits = |other: &StoreError| {
+                let what = format!("{}: waits until it is known who lives: {other}", store.display());
+                tell_wait(attached || detach, &what);
+            };
+            storage.open(store, ram, options.read_only, &waits).map_err(failure(store))?
         }
     };
     if is_tracked {
         superblock.track_crashes().map_err(std::io::Error::from)?;
     }
-    let mount =
-        Mount::new(superblock.clone(), dir, options).map_err(|error| Failure::Failed(error.to_string()))?;
+    let mount = options.mount(&superblock, dir).map_err(mount_failure)?;
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);
     if let Some(address) = metrics {
@@ -265,6 +267,15 @@ fn serve(
         }
     }
     conclude(ended, dir, device, detach)
+}
+
+/// Tells a person once what a mount waits for.
+fn tell_wait(has_parent: bool, what: &str) {
+    match has_parent {
+        // Nobody may listen any more.
+        true => drop(tell_parent(what)),
+        false => eprintln!("sluice: {what}"),
+    }
 }
 
 /// The result of a mount that ended: an error if the mount was taken out of the tree while programs may have files
@@ -305,24 +316,6 @@ fn ready(attached: bool, detach: bool) -> Result<()> {
         thread::spawn(stop_when_input_ends);
     }
     Ok(())
-}
-
-/// The file system in `store`; `looks`: opens it for reading only.
-pub(crate) fn open(
-    store: &Path,
-    options: Options,
-    looks: bool,
-) -> std::result::Result<Arc<Superblock>, StoreError> {
-    if let Some(bucket) = bucket::at(store)? {
-        return bucket::open(&bucket, options, looks);
-    }
-    if !looks {
-        return once_left(store, || Superblock::open(store, options.clone()));
-    }
-    let disk = once_left(store, || HostDisk::lock_read_only(store))?;
-    disk.refuse_unfinished()?;
-    let disk: Arc<dyn Disk> = Arc::new(OverlayDisk::new(Arc::new(disk)));
-    Superblock::open_on(disk, options)
 }
 
 /// The mount's source is the store, unless it was given another name.

@@ -1,11 +1,12 @@
 //! Store: what is done to a store by itself: `mkfs`, `info`, `fsck`.
 
-use crate::args::Fsck;
+use crate::args::{Fsck, KeyFiles};
 use crate::bucket::{self, Bucket};
+use crate::failures::{failure, told};
+use crate::key_source::{new_key, refuse_key, unlocked};
 use crate::leaving::once_left;
-use crate::mount_stat::MountStat;
+use crate::mount_stat;
 use crate::ram_options;
-use crate::serve::warn_if_loose;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sluice_console::failure::{Context, Failure, Result};
@@ -28,9 +29,20 @@ pub(crate) const USAGE: u8 = 16;
 /// The part of the host's free space that a log may take.
 const LOG_SHARE: u64 = 8;
 
-/// Makes an empty file system in the directory `store`.
-pub(crate) fn mkfs(store: &Path) -> Result<()> {
-    if bucket::mkfs(store)? {
+/// Makes an empty file system in the directory `store`, encrypted under a key of `files` or of a person if it `is_encrypted`.
+pub(crate) fn mkfs(
+    store: &Path,
+    (is_encrypted, is_compressed): (bool, bool),
+    files: &KeyFiles,
+) -> Result<()> {
+    if !is_encrypted && files.source().is_some() {
+        return Err(Failure::Usage("a key without --encrypt: give both, or neither".into()));
+    }
+    if is_encrypted && Bucket::is_url(store) {
+        let text = "a store in an object store is not encrypted yet: leave out --encrypt";
+        return Err(Failure::Unsupported(format!("{}: {text}", store.display())));
+    }
+    if bucket::mkfs(store, is_compressed)? {
         return Ok(());
     }
     refuse_mount(store)?;
@@ -49,9 +61,13 @@ pub(crate) fn mkfs(store: &Path) -> Result<()> {
         Err(StoreError::NotAStore) => remove_unfinished(store, &disk)?,
         Err(error) => return Err(failure(store)(error)),
     }
+    // A person who ends the command here has made nothing.
+    let key = is_encrypted.then(|| new_key(store, files.source())).transpose()?;
     disk.create(UNFINISHED, 0).context(named)?;
     std::fs::set_permissions(store, std::fs::Permissions::from_mode(0o700)).context(named)?;
-    let (mut options, _) = ram_options::parse_for_store("")?;
+    let mut options = ram_options::parse_for_store("")?.ram;
+    options.store.key = key;
+    options.store.compress = is_compressed;
     options.store.log_size = options.store.log_size.min(disk.free_bytes()? / LOG_SHARE);
     let disk = Arc::new(disk);
     let made = Superblock::create_on(disk.clone(), options).map_err(failure(store));
@@ -98,7 +114,7 @@ fn remove_unfinished(store: &Path, disk: &HostDisk) -> Result<()> {
 
 /// Whether a store keeps records or data in the file `name`.
 fn is_part(name: &str) -> bool {
-    ["log", "tree"].contains(&name) || name.starts_with("segment-")
+    ["log", "tree", "tree.new", "keys", "keys.new"].contains(&name) || name.starts_with("segment-")
 }
 
 /// Removes what is left of a store that was used with `-o volatile` and did not end cleanly.
@@ -147,13 +163,25 @@ pub(crate) fn refuse_mount(store: &Path) -> Result<()> {
     }))
 }
 
+/// Says so if others than its owner may open files of the directory `store`: they read all contents, and lock the store.
+pub(crate) fn warn_if_loose(store: &Path) {
+    let is_store = || HostDisk::unlocked(store).and_then(|disk| Store::info(&disk)).is_ok();
+    if !Bucket::is_url(store) && HostDisk::is_loose(store) && is_store() {
+        let store = store.display();
+        eprintln!(
+            "sluice: warning: {store}: other users may read this store; to end that: chmod 700 {store}"
+        );
+    }
+}
+
 /// Prints the info of the store in `place`, or of the store mounted there.
-pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
+pub(crate) fn info(place: &Path, json: bool, key: &KeyFiles) -> Result<()> {
     let mounted = mounted_on(place);
     let store = mounted.as_deref().unwrap_or(place);
     refuse_mount(store)?;
     let (info, size, content, user) = match bucket::given(store)? {
         Some(bucket) => {
+            refuse_key(store, key.source())?;
             let (info, size, user) = bucket::info(&bucket).map_err(failure(store))?;
             (info, size, None, user)
         }
@@ -162,7 +190,10 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
             let info = Store::info(&disk).map_err(failure(store))?;
             let (content, user) = match HostDisk::lock_read_only(store) {
                 Ok(_) if info.is_volatile => (None, None),
-                Ok(disk) => (Some(Superblock::store_content(shared(disk)).map_err(failure(store))?), None),
+                Ok(disk) => match unlocked(store, shared(disk), key.source())? {
+                    disk if info.key_id.is_some() && disk.cipher().is_none() => (None, None),
+                    disk => (Some(Superblock::store_content(disk).map_err(failure(store))?), None),
+                },
                 // Its server knows.
                 Err(user @ StoreError::InUse(_)) => (content_in_use(store), Some(user)),
                 Err(error) => return Err(failure(store)(error)),
@@ -179,7 +210,7 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
     let is_lost = info.is_volatile && user.is_none();
     let failure = match &user {
         Some(_) => failure_of_server(store),
-        None => is_lost.then(|| StoreError::Lost.to_string()),
+        None => is_lost.then(|| told(&StoreError::Lost)),
     };
     let (content, shared) = content.unzip();
     let private = content.zip(shared).map(|(content, shared)| content.data_bytes.saturating_sub(shared));
@@ -188,6 +219,8 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
         let fields = json!({
             "uuid": uuid,
             "version": info.version,
+            "encrypted": info.key_id.is_some(),
+            "compressed": info.is_compressed,
             "size_bytes": size,
             "data_bytes": content.map(|content| content.data_bytes),
             "shared_bytes": shared,
@@ -217,10 +250,15 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
                 Some(format!("in use by {by}, unless that has died"))
             }
             Some(_) => Some("in use".to_owned()),
+            None if used.is_none() && info.key_id.is_some() => Some("a key shows its use".to_owned()),
             None => used.is_none().then(|| "not in use by this machine".to_owned()),
         };
-        let log: Vec<String> = [bytes(info.log_size)].into_iter().chain(used).chain(user).collect();
-        let place = if Bucket::is_url(store) { "in objects" } else { "on the host's disk" };
+        let is_url = Bucket::is_url(store);
+        let size_of_log = if is_url { "an object for each commit".to_owned() } else { bytes(info.log_size) };
+        let log: Vec<String> = [size_of_log].into_iter().chain(used).chain(user).collect();
+        let place = if is_url { "in objects" } else { "on the host's disk" };
+        let encrypted = if info.key_id.is_some() { ", encrypted" } else { "" };
+        let compressed = if info.is_compressed { ", compressed" } else { "" };
         let failed = failure.map_or_else(String::new, |why| {
             let so = if is_lost { "" } else { "read-only: " };
             format!("failed   {so}{why}\n")
@@ -232,10 +270,11 @@ pub(crate) fn info(place: &Path, json: bool) -> Result<()> {
                 format!("{data} ({shared} shared, {private} private) in files of {size}")
             }
             (None, 0) => "in the tree, nothing of it shared".to_owned(),
+            (None, _) if is_url => "in objects: `df` of a mount tells how much".to_owned(),
             (None, segment_size) => format!("? in files of {}", bytes(segment_size)),
         };
         format!(
-            "uuid     {uuid}\nversion  {}\nsize     {} {place}\ndata     {data}\n\
+            "uuid     {uuid}\nversion  {}{encrypted}{compressed}\nsize     {} {place}\ndata     {data}\n\
              log      {}\ncache    {} of the tree at most\n{failed}",
             info.version,
             bytes(size),
@@ -261,7 +300,7 @@ fn content_in_use(store: &Path) -> Option<(Content, u64)> {
 /// Why the server of `store`, if one has it mounted, cannot write there any more.
 fn failure_of_server(store: &Path) -> Option<String> {
     let answer = control::stat_of_device(device_of(store)?).ok()??;
-    MountStat::parse(&answer).ok()?.file_system?.failure
+    mount_stat::parse(&answer).ok()?.file_system?.failure
 }
 
 /// Checks a store, and mends it if asked: the exit status of fsck(8).
@@ -269,25 +308,31 @@ pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
     say_nothing_of_panics_that_are_findings();
     refuse_mount(&args.store)?;
     if let Some(bucket) = bucket::given(&args.store)? {
-        if args.repair {
-            return Err(bucket::no_repair(&args.store));
-        }
-        let bar = ProgressBar::new(0);
-        let checked = bucket::check(&bucket, &mut |progress| show(&bar, progress));
-        bar.finish_and_clear();
-        let found = checked.map_err(failure(&args.store))?;
-        let status = if is_sound(&found) { 0 } else { UNCORRECTED };
-        tell(args, &found, &found, status)?;
-        return Ok(status);
+        refuse_key(&args.store, args.key.source())?;
+        return checked(args, &mut |progress| bucket::check(&bucket, progress), &|| bucket::repair(&bucket));
     }
     warn_if_loose(&args.store);
     let lock =
         || if args.repair { HostDisk::lock(&args.store) } else { HostDisk::lock_read_only(&args.store) };
     let disk = once_left(&args.store, lock).and_then(|disk| disk.refuse_unfinished().map(|()| disk));
     let disk = shared(disk.map_err(failure(&args.store))?);
+    let disk = unlocked(&args.store, disk, args.key.source())?;
+    let repair = || Superblock::repair_store(disk.clone());
+    checked(args, &mut |progress| Superblock::check_store(disk.clone(), progress), &repair)
+}
+
+/// Checks a store, and tells how far it is.
+type StoreCheck<'s> = dyn FnMut(&mut dyn FnMut(Progress)) -> std::result::Result<Report, StoreError> + 's;
+
+/// Tells the findings of `check`; if asked, has `repair` mend them first: the exit status of fsck(8).
+fn checked(
+    args: &Fsck,
+    check: &mut StoreCheck<'_>,
+    repair: &dyn Fn() -> std::result::Result<(), StoreError>,
+) -> Result<u8> {
     let bar = ProgressBar::new(0);
-    let check = || {
-        let checked = Superblock::check_store(disk.clone(), &mut |progress| show(&bar, progress));
+    let mut check = || {
+        let checked = check(&mut |progress| show(&bar, progress));
         bar.finish_and_clear();
         checked.map_err(failure(&args.store))
     };
@@ -298,7 +343,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
         return Ok(status);
     }
     // The second check finds the obstacle to a repair again.
-    let repaired = Superblock::repair_store(disk.clone());
+    let repaired = repair();
     let left = check()?;
     let status = if is_sound(&left) { CORRECTED } else { UNCORRECTED };
     tell(args, &found, &left, status)?;
@@ -375,9 +420,9 @@ fn advice(args: &Fsck, left: &Report, status: u8) -> String {
     }
     let store = args.store.display();
     if !left.whole {
-        text += "a part of the tree cannot be read, and no repair brings it back: mount the store, copy what can be read, and \
-                 make a new one (sluice mkfs)\n";
-    } else if left.found > left.lost_data && !args.repair && !Bucket::is_url(&args.store) {
+        text += "a part of the store cannot be read, and no repair brings it back: restore the named files from a backup, or, if \
+                 the store can still be mounted, copy what can be read to a new one (sluice mkfs)\n";
+    } else if left.found > left.lost_data && !args.repair {
         text += &format!("mend it: sluice fsck --repair {store}\n");
     }
     if left.lost_data > 0 {
@@ -386,7 +431,7 @@ fn advice(args: &Fsck, left: &Report, status: u8) -> String {
     text
 }
 
-fn show(bar: &ProgressBar, progress: Progress) {
+pub(crate) fn show(bar: &ProgressBar, progress: Progress) {
     let template =
         if progress.of > 0 { "{bar:24} {percent}%, {eta} left: {msg}" } else { "{spinner} {pos} {msg}" };
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -407,11 +452,6 @@ fn say_nothing_of_panics_that_are_findings() {
     }));
 }
 
-/// The text of an error of the store at `store` for a person.
-pub(crate) fn failure(store: &Path) -> impl Fn(StoreError) -> Failure {
-    move |error| Failure::Failed(format!("{}: {error}", store.display()))
-}
-
 fn shared(disk: HostDisk) -> Arc<dyn Disk> {
     Arc::new(disk)
 }
@@ -427,7 +467,7 @@ fn allocated(store: &Path) -> Result<u64> {
 }
 
 /// A number of bytes for a person.
-fn bytes(number: u64) -> String {
+pub(crate) fn bytes(number: u64) -> String {
     let units = [("G", 1_u64 << 30), ("M", 1 << 20), ("K", 1 << 10)];
     match units.iter().find(|(_, unit)| number >= *unit) {
         Some((name, unit)) => format!("{:.1} {name}iB", number as f64 / *unit as f64),

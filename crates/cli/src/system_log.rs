@@ -5,7 +5,6 @@
 
 use env_logger::{Builder, Target};
 use log::{Level, LevelFilter};
-use sluice_console::failure::{Failure, Result};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -14,17 +13,6 @@ use std::path::{Path, PathBuf};
 const SYSTEM_LOG: &str = "/dev/log";
 /// Programs that serve in the background are this kind of source to syslog.
 const FACILITY_DAEMON: u8 = 3 << 3;
-
-/// The level in an option `log=LEVEL`, if the list has one, and the list without it.
-pub(crate) fn take_level(list: &str) -> Result<(String, LevelFilter)> {
-    let (ours, others): (Vec<&str>, Vec<&str>) = list.split(',').partition(|one| one.starts_with("log="));
-    let level = ours.last().map_or(Ok(LevelFilter::Warn), |option| {
-        option["log=".len()..].parse().map_err(|_| {
-            Failure::Usage(format!("mount option {option}: give off, error, warn, info, debug or trace"))
-        })
-    });
-    Ok((others.join(","), level?))
-}
 
 /// From here on messages of `level` and above are kept: by the system's log for a `daemon`, else on standard error.
 pub(crate) fn begin(level: LevelFilter, daemon: bool) -> io::Result<()> {
@@ -85,15 +73,6 @@ impl Write for SystemLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_level_is_taken_out_of_the_options() {
-        assert_eq!(take_level("ro,log=info,noatime").unwrap(), ("ro,noatime".into(), LevelFilter::Info));
-        assert_eq!(take_level("ro").unwrap(), ("ro".into(), LevelFilter::Warn));
-        assert!(
-            matches!(take_level("log=loud"), Err(Failure::Usage(text)) if text.contains("give off, error"))
-        );
-    }
 
     #[test]
     fn each_message_is_a_datagram_and_a_log_that_is_not_there_no_error() {

@@ -1,6 +1,6 @@
 //! Watch: the file locks of a mount (`locks`), and what it has counted, once (`stat`), every second (`top`), or for Prometheus (`-o metrics=ADDRESS`).
 
-use crate::mount_stat::MountStat;
+use crate::mount_stat;
 use crate::{mount_files, mount_locks};
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::interrupt::Interrupt;
@@ -60,18 +60,18 @@ pub(crate) fn stat(dir: &Path, json: bool, files: bool) -> Result<()> {
     if json {
         return Output::plain().give(&answer);
     }
-    Output::plain().give(MountStat::parse(&answer)?.text().as_bytes())
+    Output::plain().give(mount_stat::text(&mount_stat::parse(&answer)?).as_bytes())
 }
 
 pub(crate) fn top(dir: &Path) -> Result<()> {
     say_if_elsewhere(dir);
     let interrupt = Interrupt::on_signals()?;
     let mut output = Output::stopping(&interrupt);
-    let (mut before, mut then) = (MountStat::parse(&ask(dir)?)?, Instant::now());
+    let (mut before, mut then) = (mount_stat::parse(&ask(dir)?)?, Instant::now());
     while !interrupt.is_raised() {
         thread::sleep(EVERY);
-        let now = MountStat::parse(&ask(dir)?)?;
-        let screen = now.screen(&before, then.elapsed().as_secs_f64());
+        let now = mount_stat::parse(&ask(dir)?)?;
+        let screen = mount_stat::screen(&now, &before, then.elapsed().as_secs_f64());
         output.give(format!("{CLEAR}{}   (Ctrl-C ends)\n{screen}", dir.display()).as_bytes())?;
         (before, then) = (now, Instant::now());
     }
@@ -104,19 +104,6 @@ pub(crate) fn no_server(path: &Path) -> Failure {
         _ => "not in a sluicefs mount: `sluice mount` makes one",
     };
     Failure::Failed(format!("{}: {text}", path.display()))
-}
-
-/// The address in an option `metrics=ADDRESS`, if the list has one, and the list without it.
-pub(crate) fn take_metrics(list: &str) -> Result<(String, Option<SocketAddr>)> {
-    let (ours, others): (Vec<&str>, Vec<&str>) = list.split(',').partition(|one| one.starts_with("metrics="));
-    let address = ours.last().map(|option| {
-        option["metrics=".len()..].parse().map_err(|_| {
-            Failure::Usage(format!(
-                "mount option {option}: give an address and a port, such as 127.0.0.1:9180"
-            ))
-        })
-    });
-    Ok((others.join(","), address.transpose()?))
 }
 
 /// The pause after a client could not be accepted.
@@ -152,9 +139,9 @@ fn answer(stream: TcpStream, device: (u32, u32)) -> io::Result<()> {
         let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
         stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
     }
-    let stat = control::stat_of_device(device)?.and_then(|json| MountStat::parse(&json).ok());
+    let stat = control::stat_of_device(device)?.and_then(|json| mount_stat::parse(&json).ok());
     let (status, body) = match stat {
-        Some(stat) => ("200 OK", stat.prometheus()),
+        Some(stat) => ("200 OK", mount_stat::prometheus(&stat)),
         None => ("503 Service Unavailable", String::new()),
     };
     let kind = "text/plain; version=0.0.4";
@@ -165,17 +152,4 @@ fn answer(stream: TcpStream, device: (u32, u32)) -> io::Result<()> {
         )
         .as_bytes(),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_address_of_the_metrics_is_taken_out_of_the_options() {
-        let (rest, address) = take_metrics("size=1M,metrics=127.0.0.1:9180,ro").unwrap();
-        assert_eq!((rest.as_str(), address), ("size=1M,ro", Some(SocketAddr::from(([127, 0, 0, 1], 9180)))));
-        assert_eq!(take_metrics("ro").unwrap(), ("ro".into(), None));
-        assert!(matches!(take_metrics("metrics=here"), Err(Failure::Usage(_))));
-    }
 }

@@ -1,5 +1,6 @@
 //! The command line with stores in an object store: in a directory by `file://`, and in S3 where a server can be had.
 
+#[path = "suite/harness/mod.rs"]
 mod harness;
 
 use harness::{Scratch, can_mount, is_mounted, kill, server_of, skipped, sluice, until};
@@ -244,8 +245,13 @@ fn a_store_of_another_container_is_not_taken_while_that_lives_and_one_whose_firs
     for second in [Container::begin(&stored, "size=1G").complaint(), {
         stored.sluice(&["mount", &stored.url, stored.dir()]).expect_err("it is mounted")
     }] {
-        assert!(second.contains("in use by process 1 of another container of this machine"), "{second}");
-        assert!(second.contains("-o takeover") && second.trim_end().lines().count() == 1, "{second}");
+        let [waits, refused] = second.trim_end().lines().collect::<Vec<_>>()[..] else { panic!("{second}") };
+        assert!(
+            waits.contains("waits until it is known who lives: the store is in use by process 1"),
+            "{second}"
+        );
+        assert!(refused.contains("in use by process 1 of another container of this machine"), "{second}");
+        assert!(refused.contains("-o takeover"), "{second}");
     }
     drop(first);
     assert!(log("unless that has died"));
@@ -263,6 +269,45 @@ fn a_store_of_another_container_is_not_taken_while_that_lives_and_one_whose_firs
     stored.assert_clean();
     let plain = sluice(["mount", "-o", "takeover", "--ram", stored.dir()]).complaint(2);
     assert!(plain.contains("mount option takeover: only with a store"), "{plain}");
+}
+
+#[test]
+fn a_mount_whose_store_another_process_took_does_not_end_as_if_all_were_well() {
+    let test = "a_mount_whose_store_another_process_took_does_not_end_as_if_all_were_well";
+    let Some((scratch, stored)) = Stored::in_a_directory(test) else { return };
+    stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
+    let second = Stored { url: stored.url.clone(), dir: scratch.dir("second"), s3: None };
+    let assert_tells = |said: &str| {
+        let is_told =
+            said.contains("not all is durable") && said.contains("another process has opened the store");
+        assert!(is_told && said.trim_end().lines().count() == 1, "{said}");
+    };
+    for in_foreground in [false, true] {
+        let mut server = None;
+        if in_foreground {
+            let mut command = Command::new(harness::SLUICE);
+            command.args(["mount", "--foreground", &stored.url, stored.dir()]).stderr(Stdio::piped());
+            server = Some(command.spawn().expect("it starts"));
+            until("it is mounted", || is_mounted(&stored.dir));
+        } else {
+            stored.mount("size=1G");
+        }
+        fs::write(stored.dir.join("kept"), "durable").expect("room");
+        File::open(stored.dir.join("kept")).and_then(|file| file.sync_all()).expect("durable");
+        second.mount("takeover");
+        fs::write(stored.dir.join("lost"), "lost").expect("it does not know yet");
+        assert_tells(&stored.sluice(&["umount", stored.dir()]).expect_err("changes are lost"));
+        if let Some(mut server) = server {
+            let mut said = String::new();
+            server.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+            assert_eq!(server.wait().expect("it ends").code(), Some(1));
+            assert_tells(said.lines().last().unwrap_or_default());
+        }
+        assert_eq!(fs::read_to_string(second.dir.join("kept")).expect("it was durable"), "durable");
+        assert!(!second.dir.join("lost").exists());
+        second.umount();
+        stored.assert_clean();
+    }
 }
 
 #[test]
@@ -373,4 +418,50 @@ fn an_address_that_is_none_is_refused_in_one_line() {
     }
     let said = sluice(["fsck", "file:///nowhere/at/all"]).complaint(8);
     assert!(said.contains("no sluicefs store"), "{said}");
+}
+
+#[test]
+fn a_push_that_the_object_store_lost_is_given_up_by_a_repair_with_all_after_it() {
+    let name = "a_push_that_the_object_store_lost_is_given_up_by_a_repair_with_all_after_it";
+    let Some((scratch, stored)) = Stored::in_a_directory(name) else { return };
+    stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
+    stored.mount("size=1G");
+    for number in 0..6 {
+        let mut file = File::create(stored.dir.join(number.to_string())).expect("room");
+        file.write_all(&[number; 5000]).and_then(|()| file.sync_all()).expect("room");
+    }
+    stored.kill();
+    let pushes = scratch.0.join("store/records/wal");
+    let mut pushes: Vec<_> =
+        fs::read_dir(pushes).expect("some").map(|entry| entry.expect("ours").path()).collect();
+    pushes.sort_unstable();
+    fs::remove_file(&pushes[pushes.len() - 3]).expect("ours");
+    let refused = stored.sluice(&["mount", &stored.url, stored.dir()]).expect_err("it is damaged");
+    assert!(refused.contains("fsck --repair") && refused.lines().count() == 1, "{refused}");
+    let fsck = |options: &[&str]| {
+        let ran = Command::new(harness::SLUICE)
+            .arg("fsck")
+            .args(options)
+            .arg(&stored.url)
+            .output()
+            .expect("it starts");
+        (ran.status.code(), String::from_utf8_lossy(&ran.stdout).into_owned())
+    };
+    let (status, said) = fsck(&[]);
+    assert!(
+        status == Some(4) && said.contains("is missing") && said.contains("sluice fsck --repair"),
+        "{said}"
+    );
+    let (status, said) = fsck(&["--repair"]);
+    assert!(status == Some(1) && said.contains("repaired"), "{said}");
+    stored.assert_clean();
+    stored.mount("size=1G");
+    for number in 0..6 {
+        let found = fs::read(stored.dir.join(number.to_string())).ok();
+        assert!(found.is_none_or(|found| found == [number; 5000]), "{number}");
+    }
+    assert!(stored.dir.join("2").exists() && !stored.dir.join("5").exists());
+    fs::write(stored.dir.join("new"), "new").expect("room");
+    stored.umount();
+    stored.assert_clean();
 }

@@ -1,6 +1,7 @@
 //! Mounts that several mount namespaces have or that stand in several places, servers in other namespaces, and mount(8), which
 //! is given our helper in a namespace.
 
+#[path = "suite/harness/mod.rs"]
 mod harness;
 
 use harness::{
@@ -50,6 +51,29 @@ fn a_second_place_keeps_the_file_system_and_sigterm_takes_both_away() {
     kill("-TERM", server);
     until("both are unmounted", || !is_mounted(&dir) && !is_mounted(&second));
     until("the server has ended", || !Path::new(&format!("/proc/{server}")).exists());
+}
+
+#[test]
+fn umount_of_a_store_does_not_wait_for_a_server_whose_mount_is_elsewhere() {
+    let test = "umount_of_a_store_does_not_wait_for_a_server_whose_mount_is_elsewhere";
+    let Some(_alone) = alone(test) else { return };
+    let scratch = Scratch::new();
+    let (store, dir, second) = (scratch.0.join("store"), scratch.dir("m"), scratch.dir("second"));
+    sluice(["mkfs".as_ref(), store.as_os_str()]).well();
+    sluice(["mount".as_ref(), store.as_os_str(), dir.as_os_str()]).well();
+    let _served = [Served(dir.clone()), Served(second.clone())];
+    let server = server_of(&dir);
+    // umount gives up after 120 s.
+    let began = std::time::Instant::now();
+    let script = ["-m", "--propagation", "private", SLUICE, "umount"];
+    assert!(Command::new("unshare").args(script).arg(&dir).status().unwrap().success());
+    assert!(is_mounted(&dir));
+    assert!(Command::new("mount").arg("--bind").args([&dir, &second]).status().unwrap().success());
+    umount(&dir);
+    assert!(began.elapsed().as_secs() < 100);
+    assert!(is_mounted(&second) && Path::new(&format!("/proc/{server}")).exists());
+    umount(&second);
+    sluice(["fsck".as_ref(), store.as_os_str()]).well();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Wrong calls: the answers to mistakes of a user with README and the program alone: one line that says what to do, the right
 //! exit status, and nothing done.
 
+#[path = "suite/harness/mod.rs"]
 mod harness;
 
 use harness::{Ran, SLUICE, Scratch, Served, can_mount, is_mounted, sluice, umount};
@@ -53,7 +54,7 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("fsck file:/x", 8, "write file:///x"),
         ("fsck file", 8, "this is no sluicefs store"),
         ("fsck", 16, "STORE"),
-        ("fsck --repair file:///tmp", 8, "cannot be mended yet"),
+        ("fsck --repair file:///tmp", 8, "no sluicefs store"),
         ("mount s3:/b m", 2, "write s3://b"),
         ("mount nowhere m", 1, "this is no sluicefs store"),
         ("mount full m", 1, "this is no sluicefs store"),
@@ -91,19 +92,22 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("clone file x", 1, "not in a sluicefs mount"),
         ("snapshot list .", 1, "not in a sluicefs mount"),
         ("fault .", 1, "not in a sluicefs mount"),
+        ("snapshot create . a/b", 2, "give a name without `/`"),
+        ("snapshot create . ..", 2, "give a name without `/`"),
         ("fault . write:EBOGUS", 2, "EBOGUS"),
         ("fault --clear=x .", 2, "give a number"),
         ("fault --crash-clone full .", 1, "not empty: give a new directory"),
         ("cluster init ''", 2, "give a directory that all nodes share"),
+        ("cluster init dir:", 2, "give dir:SHARED"),
         ("cluster init ftp://x/y", 2, "give a directory that all nodes share"),
         ("cluster init file", 1, "file: "),
         ("cluster init --ttl 0 new", 2, "give half a second or more"),
+        ("cluster init --ttl 99999999999999999999 new", 2, "below a day"),
         ("cluster init 'http://127.0.0.1:1/na me'", 2, "the name of a cluster is of letters, digits"),
         ("cluster status nowhere", 1, "no cluster: make one"),
         ("cluster status broken", 1, "make the cluster anew"),
         ("cluster status http://127.0.0.1:1/x", 1, "does not answer: Connection refused"),
         ("cluster leave m", 1, "no sluicefs is mounted there"),
-        ("dlm status nowhere", 1, "no node of the lock manager answers"),
         ("bench stat --json nowhere/x", 1, "nowhere/x"),
         ("compare file file", 1, "no results in it"),
         ("compare m file", 1, "Is a directory"),
@@ -151,8 +155,19 @@ fn output_that_cannot_be_written_is_an_error_and_output_that_nobody_reads_is_non
         run(&stage, &format!("$S {command} >&-")).well();
         assert_eq!(run(&stage, &format!("$S {command} 2>&- <&-")).status, Some(0));
     }
+    let line = run(&stage, "$S bench --help >/dev/full").complaint(1);
+    assert!(line.contains("cannot write to standard output: No space left on device"), "{line}");
     let line = run(&stage, "$S commute --pair open,stat --json - >/dev/full").complaint(1);
     assert!(line.contains("cannot write the results: "), "{line}");
+}
+
+#[test]
+fn a_small_stack_is_enough() {
+    let stage = stage();
+    for command in ["fsck st", "info st", "mkfs fresh", "bench --help", "mount --help"] {
+        let ran = run(&stage, &format!("ulimit -s 200; $S {command}"));
+        assert_eq!((ran.status, &*ran.stderr), (Some(0), ""), "{command}");
+    }
 }
 
 #[test]

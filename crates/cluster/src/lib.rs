@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! One node at a time is the *owner*: it has the store open and executes every operation. Every node, the owner too, has a mount
-//! whose requests a [relay](sluice_fuse::Relay) reads: the owner's go to a guest in its own process, those of the others by
+//! whose requests a [`Relay`] reads: the owner's go to a guest in its own process, those of the others by
 //! connection to a guest at the owner.
 //!
 //! ```text
@@ -25,6 +25,17 @@
 //! members have told what their kernels hold (the *grace* period), and serves. The tree is what was durable; a request that was
 //! under way is sent again; one that was executed, as the store says, is answered and not executed again.
 //!
+//! # Code map
+//! ```text
+//!   node         a node: what it is now, how it becomes the owner or finds it      seeking, connect, closing, trouble
+//!     owner        the owner's side: its guests, its store, leases       seat  the mount of another node there
+//!     relay        a mount whose requests go elsewhere: what its kernel holds, what it answers itself
+//!     guest        the other end: a mount whose requests come from elsewhere, and what waits until all kernels are told
+//!     wire         what nodes say to each other                           link  a connection
+//!   rendezvous   where nodes find each other      setup  a cluster's directory      status  what it tells people
+//! ```
+//! `fuse/src/internal.rs` lists the names of `fuse` that `guest` and `relay` use: the kernel's messages, the handler, the device.
+//!
 //! # Limits
 //! One owner executes everything: a change at another node costs a round trip, and more nodes do not make it faster. See
 //! `docs/cluster.md`.
@@ -37,23 +48,31 @@
 //! cluster.standing              whose locks nobody else can have had; held while the store makes that durable
 //!   cluster.seats               the owner's guests
 //!     cluster.jobs              requests that wait for a worker
+//!         relay.reading         a relay's request is awaited and handed on: see `relay`
+//!           relay.state         what its kernel waits for
+//!             relay.ledger      what it holds
+//!               guest           each of a guest's own: a leaf
 //! cluster.notices               what a guest's kernel is being told; never held while one is dropped
 //!   cluster.link                what is queued for a connection; a leaf, taken also by a thread that has the turn to write
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod guest;
 mod link;
 mod lock_class;
 mod node;
 mod owner;
+mod relay;
 mod rendezvous;
 mod seat;
 mod setup;
 mod status;
 mod wire;
 
-pub use node::{Config, Node, Open, ask_stat, ask_status};
+pub use guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
+pub use node::{Config, LOST_CHANGES, Node, Open, ask_stat, ask_status};
+pub use relay::{Device, Relay, RelayCounts, RestoredGuest, Server, Uplink};
 pub use rendezvous::Rendezvous;
 pub use setup::Cluster;
 pub use status::{Role, Status, Takeover};

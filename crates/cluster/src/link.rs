@@ -6,7 +6,7 @@
 
 use crate::lock_class::LINK;
 use crate::wire::{ATTACH_MAX, FRAME_MAX, Frame, decode, encode};
-use sluice_dlm::{Outbox, Secure};
+use sluice_membership::{Outbox, Secure};
 use sluice_sync::Arc;
 use sluice_sync::thread::Builder;
 use std::io;

@@ -10,3 +10,18 @@ pub(crate) static SEATS: LockClass = LockClass::new("cluster.seats");
 pub(crate) static JOBS: LockClass = LockClass::new("cluster.jobs");
 pub(crate) static NOTICES: LockClass = LockClass::new("cluster.notices");
 pub(crate) static LINK: LockClass = LockClass::new("cluster.link");
+
+pub(crate) static READING: LockClass = LockClass::new("relay.reading");
+pub(crate) static RELAY: LockClass = LockClass::new("relay.state");
+pub(crate) static LEDGER: LockClass = LockClass::new("relay.ledger");
+pub(crate) static ANNOUNCER: LockClass = LockClass::new("relay.announcer");
+pub(crate) static DROPPING: LockClass = LockClass::new("relay.dropping");
+pub(crate) static CONTROL: LockClass = LockClass::new("relay.control");
+
+pub(crate) static DELEGATIONS: LockClass = LockClass::new("guest.delegations");
+pub(crate) static GIVEN_UP: LockClass = LockClass::new("guest.given_up");
+pub(crate) static COVERS: LockClass = LockClass::new("guest.covers");
+pub(crate) static AHEAD: LockClass = LockClass::new("guest.ahead");
+pub(crate) static ANNOUNCEMENT: LockClass = LockClass::new("guest.announcement");
+pub(crate) static HOLDS: LockClass = LockClass::new("guest.holds");
+pub(crate) static UNWANTED: LockClass = LockClass::new("guest.unwanted");

@@ -13,12 +13,13 @@
 //! have had its locks. Then its programs are told that these locks are lost, except for locks of files that no other
 //! mount has locked meanwhile, to the knowledge of this owner.
 
+use crate::guest::{Guest, Holdings, Host, Lost};
 use crate::link::Link;
 use crate::lock_class::{SEATS, STANDING};
+use crate::relay::Relay;
 use crate::seat::{Channel, Seat};
 use crate::wire::Frame;
-use sluice_dlm::{NodeId, now};
-use sluice_fuse::{Guest, Holdings, Host, Lost, Relay};
+use sluice_membership::{NodeId, now};
 use sluice_sync::atomic::AtomicU64;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::{Duration, nanoseconds};

@@ -1,6 +1,6 @@
 //! Rendezvous: where a cluster is found: in a directory that its nodes share, or at an etcd.
 
-use sluice_dlm::EtcdAccess;
+use sluice_membership::EtcdAccess;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -101,7 +101,7 @@ impl FromStr for Rendezvous {
             );
             io::Error::new(io::ErrorKind::InvalidInput, text)
         };
-        if let Some(dir) = text.strip_prefix("dir:") {
+        if let Some(dir) = text.strip_prefix("dir:").filter(|dir| !dir.is_empty()) {
             return Ok(Rendezvous::Directory(dir.into()));
         }
         let (text, is_plain) = match text.strip_prefix("etcd:") {
@@ -168,6 +168,7 @@ mod tests {
             assert_eq!(same.parse::<Rendezvous>().expect(same), place);
         }
         for text in [
+            "dir:",
             "etcd",
             "",
             "http://",

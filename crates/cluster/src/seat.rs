@@ -1,10 +1,10 @@
 //! Seat: a mount of another node, at the owner: its guest, its connection, and the threads that serve it.
 
+use crate::guest::{Guest, GuestChannel, Notice, Ticket};
 use crate::link::Link;
 use crate::lock_class::{JOBS, NOTICES};
 use crate::wire::Frame;
-use sluice_dlm::now;
-use sluice_fuse::{Guest, GuestChannel, Notice, Ticket};
+use sluice_membership::now;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::{Builder, JoinHandle};
 use sluice_sync::{Arc, Condvar, Mutex};

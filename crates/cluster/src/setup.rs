@@ -10,7 +10,7 @@
 
 use crate::rendezvous::Rendezvous;
 use serde::{Deserialize, Serialize};
-use sluice_dlm::{ClusterCa, Etcd, Identity, LeaseDirectory, Membership};
+use sluice_membership::{ClusterCa, Etcd, Identity, LeaseDirectory, Membership};
 use sluice_sync::Arc;
 use sluice_sync::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::hash::{BuildHasher, RandomState};

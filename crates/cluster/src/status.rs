@@ -1,5 +1,6 @@
 //! Status: what a node says of itself.
 
+use crate::relay::RelayCounts;
 use serde::{Deserialize, Serialize};
 
 /// The role of a node.
@@ -34,32 +35,9 @@ pub struct Status {
     pub members: usize,
     /// The mounts of other nodes that it serves.
     pub guests: usize,
-    /// Requests of its kernel.
-    pub requests: u64,
-    /// Notices of changes by others.
-    pub notices: u64,
-    /// Notices that the kernel took too long to take in, so that all names were dropped.
-    pub notices_cut_short: u64,
-    /// How often a server was attached after the first time.
-    pub reconnections: u64,
-    /// Lock requests that this node decided by itself.
-    pub locks_decided: u64,
-    /// Other requests that this node answered by itself.
-    pub answered_here: u64,
-    /// Requests that the owner got, and whose answers somebody waits for. Requests of the owner's own kernel need no
-    /// message.
-    pub awaited: u64,
-    /// Requests that were answered before the owner had them.
-    pub behind: u64,
-    /// How often the owner took back from this node the locks of a file, or a directory that only this node knew, because another
-    /// node wanted it.
-    pub recalls: u64,
-    /// Now: requests of its kernel that wait for a lock.
-    pub waiting_locks: u64,
-    /// Now: bytes on their way to the store. At the owner: contents that wait for the next push, by whole chunks; at
-    /// another node: requests that were answered before the owner had them, and whose execution the owner has not
-    /// confirmed.
-    pub dirty_bytes: u64,
+    /// The counts of its mount. At the owner `dirty_bytes` are contents that wait for the next push, by whole chunks.
+    #[serde(flatten)]
+    pub counts: RelayCounts,
     /// The last takeover by this node.
     #[serde(flatten)]
     pub takeover: Takeover,

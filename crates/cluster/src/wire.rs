@@ -20,7 +20,7 @@ pub enum Frame {
         mount: u64,
         /// The epoch of the mount's last owner, or 0.
         epoch: u64,
-        /// [`Holdings`](sluice_fuse::Holdings).
+        /// [`Holdings`](crate::Holdings).
         holdings: Vec<u8>,
     },
     /// From the owner: it serves. The handles and nodes of which something is lost, and the requests that were executed.

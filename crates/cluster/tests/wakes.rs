@@ -1,7 +1,8 @@
 //! Wakes: which threads are woken for a message between nodes.
 
+#[path = "suite/harness/mod.rs"]
 mod harness;
-#[path = "../../dlm/tests/support/sleeps.rs"]
+#[path = "../../dlm/tests/suite/support/sleeps.rs"]
 mod sleeps;
 
 use harness::Cluster;

@@ -5,7 +5,7 @@
 //! - [`interrupt::Interrupt`]: Ctrl-C as a flag; [`private_dir::PrivateDir`]: a directory that is removed at the end.
 //! - [`mounted::Mounted`]: a mount that `sluice` serves in a process of its own, unmounted when it is dropped.
 //! - [`corpus::Corpus`]: a source tree to work on; [`servers::ServerProcess`]: an etcd or an S3 server of our own.
-//! - [`program`]: the file of this program, and that of the other one.
+//! - [`program`]: the file of this program, and that of the other one; [`stack::with_enough`]: whatever `ulimit -s` is.
 
 #![forbid(unsafe_code)]
 
@@ -18,4 +18,5 @@ pub mod output;
 pub mod private_dir;
 pub mod program;
 pub mod servers;
+pub mod stack;
 pub mod table;

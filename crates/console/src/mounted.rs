@@ -112,17 +112,16 @@ impl Drop for Mounted {
     }
 }
 
-/// Waits until `child` has said [`READY`].
+/// Waits until `child` has said [`READY`]. Each line that it says before, such as what it waits for, goes to standard error.
 ///
 /// # Errors
 /// Its last line on standard error if it ends without having said it; the signal that ended it.
 pub fn await_ready(child: &mut Child) -> Result<()> {
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line)?;
-    }
-    if line.trim_end() == READY {
-        return Ok(());
+    for line in child.stdout.take().into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
+        match line? {
+            line if line == READY => return Ok(()),
+            line => eprintln!("sluice: {line}"),
+        }
     }
     let words = last_words(child).unwrap_or_else(|| "the mount's server ended early".into());
     // Its standard error was read to the end: it has ended, or is about to.
@@ -159,6 +158,16 @@ mod tests {
     fn a_server_that_fails_is_quoted() {
         let failure = failure_of("echo 'sluice: no /dev/fuse' >&2; exit 1");
         assert_eq!(failure, Failure::Failed("no /dev/fuse".into()));
+    }
+
+    #[test]
+    fn a_server_that_waits_says_so_before_it_is_ready() {
+        let waits = "echo 'st: waits for a node'; echo ready";
+        let mut server = Command::new("sh");
+        server.args(["-c", waits]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        assert_eq!(await_ready(&mut server), Ok(()));
+        server.wait().unwrap();
     }
 
     #[test]

@@ -15,17 +15,14 @@ mod status;
 pub use guard::{Guard, LockFuture};
 pub use status::ask_status;
 
-use crate::clock::now;
 use crate::error::LockError;
 use crate::lock_class::{PEERS, WISHES};
-use crate::membership::Membership;
 use crate::message::Message;
 use crate::node::{Effects, Node, Options, Submitted, Want};
 use crate::peer::Peer;
 use crate::probe::LockParty;
-use crate::tls::Identity;
-use crate::view::View;
-use crate::{Key, Mode, Name, NodeId, ShardId};
+use crate::{Key, Mode, Name};
+use sluice_membership::{Identity, Membership, NodeId, ShardId, View, now};
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::thread::{self, JoinHandle};
 use sluice_sync::time::{Duration, Instant, nanoseconds};
@@ -242,7 +239,8 @@ impl Dlm {
     /// A new party, for [`Want::of`]: what takes several locks and wants to be told of a deadlock.
     ///
     /// ```
-    /// # use sluice_dlm::{ClusterCa, Config, Dlm, InMemory, LockError, Mode, Want};
+    /// # use sluice_dlm::{Config, Dlm, LockError, Mode, Want};
+    /// # use sluice_membership::{ClusterCa, InMemory};
     /// # use std::{io, sync::Arc, time::Duration};
     /// # fn main() -> io::Result<()> {
     /// # let (ca, membership) = (ClusterCa::new()?, Arc::new(InMemory::new(1, Duration::from_secs(60))));

@@ -1,7 +1,8 @@
 //! Grants: what nodes have of one resource. Mostly a resource has one grant, which needs no memory of its own.
 
 use crate::message::Token;
-use crate::{Mode, NodeId, Range};
+use crate::{Mode, Range};
+use sluice_membership::NodeId;
 use std::ops::{Deref, DerefMut};
 use std::{mem, slice};
 

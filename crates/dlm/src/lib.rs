@@ -19,7 +19,7 @@
 //! (the *minimum hold*), so that nodes that fight for a lock pass it on a few hundred times a second and not for each use.
 //! Messages go only to nodes concerned: how many nodes there are does not matter.
 //!
-//! A membership that all nodes trust names the members and the master of each shard, with leases. A node that cannot
+//! A membership that all nodes trust ([`sluice_membership`]) names the members and the master of each shard, with leases. A node that cannot
 //! renew its lease stops by itself before the membership calls it dead, and the locks of the dead are free only when
 //! nothing that they did can still take effect (the *fence*). A shard that gets a new master gets a new *epoch*;
 //! messages of others count for nothing. A master's state survives as the holdings of the other nodes, which report
@@ -41,53 +41,39 @@
 
 #![forbid(unsafe_code)]
 
-mod clock;
 mod dlm;
 mod error;
 mod grants;
-mod hello;
 mod local;
 mod lock_class;
-mod membership;
 mod message;
 mod mode;
 mod mutant;
 mod name;
 mod node;
-mod outbox;
 mod peer;
 mod probe;
 mod queue;
 mod session;
 mod status_text;
-mod strangers;
-mod tls;
-mod view;
 mod wait;
 mod wire;
 mod word;
 
-pub use clock::now;
 pub use dlm::{Config, Dlm, Fence, Guard, LockFuture, ask_status};
 pub use error::LockError;
-pub use hello::Hello;
 pub use local::Notice;
-pub use membership::{Etcd, EtcdAccess, InMemory, LeaseDirectory, Membership, Registry};
 pub use message::{Answer, Body, Message, Next, Token, Value};
 pub use mode::Mode;
 #[doc(hidden)]
 pub use mutant::Mutant;
-pub use name::{Key, Name, NodeId, Range, ShardId};
+pub use name::{Key, Name, Range};
 pub use node::{
     Count, Effects, Held, LockStatus, Node, NodeStatus, Options, ResourceStatus, Statistics, Submitted,
     Ticket, Want,
 };
-pub use outbox::Outbox;
 pub use probe::{LockParty, Probe, ProbeStep, RequestBefore, WaitId};
 pub use session::{Invalid, Packet, Session};
-pub use strangers::listen;
-pub use tls::{ClusterCa, Identity, Secure};
-pub use view::{Member, Owner, View};
 pub use wait::Outcome;
 pub use wire::{FRAME_MAX, decode, encode};
 

@@ -12,7 +12,3 @@ pub(crate) static DELIVERY: LockClass = LockClass::new("dlm.delivery");
 pub(crate) static PEERS: LockClass = LockClass::new("dlm.peers");
 pub(crate) static PEER: LockClass = LockClass::new("dlm.peer");
 pub(crate) static WISHES: LockClass = LockClass::new("dlm.wishes");
-pub(crate) static WRITING: LockClass = LockClass::new("dlm.writing");
-pub(crate) static TLS: LockClass = LockClass::new("dlm.tls");
-pub(crate) static REGISTRY: LockClass = LockClass::new("dlm.registry");
-pub(crate) static STRANGERS: LockClass = LockClass::new("dlm.strangers");

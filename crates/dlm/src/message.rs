@@ -4,7 +4,8 @@
 //! asked for is asked for again, and what it told is told anew, to the shard's next owner.
 
 use crate::probe::{Probe, RequestBefore};
-use crate::{Key, Mode, NodeId, Range, ShardId};
+use crate::{Key, Mode, Range};
+use sluice_membership::{NodeId, ShardId};
 
 /// The fencing token of a grant: grants of a resource that exclude each other have tokens in their order. A store that
 /// remembers the greatest that it has seen refuses holders of the past.

@@ -1,23 +1,11 @@
 //! Names: what a lock is on: a resource of a shard, and the part of it that is locked.
 
 use crate::NAME_MAX;
+use sluice_membership::ShardId;
 use sluice_sync::Arc;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-
-/// The number of a shard. All resources of a shard have the same master.
-pub type ShardId = u16;
-
-/// The number of a node. A node that joins again gets a new number, which no node had before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-pub struct NodeId(pub u64);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
 
 /// Names of up to this many bytes are stored inline. More would make each name longer.
 const SHORT_MAX: usize = 20;

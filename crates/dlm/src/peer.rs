@@ -5,13 +5,11 @@
 //!
 //! A connection that breaks is made anew by the node that joined later; then both send again what was not acknowledged.
 
-use crate::NodeId;
 use crate::lock_class::{DELIVERY, PEER};
 use crate::message::Message;
-use crate::outbox::Outbox;
 use crate::session::{Packet, Session};
-use crate::tls::Secure;
 use crate::wire::{FRAME_MAX, decode, encode};
+use sluice_membership::{NodeId, Outbox, Secure};
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex};

@@ -1,7 +1,8 @@
 //! Probe: what nodes tell each other to find parties that wait for each other in a circle. How it goes: `node/deadlock.rs`.
 
-use crate::{NodeId, Range};
+use crate::Range;
 use foldhash::fast::FixedState;
+use sluice_membership::NodeId;
 use std::hash::{BuildHasher, Hash};
 
 /// The longest circle that is found, in waits.

@@ -27,7 +27,8 @@ use crate::grants::{Grant, Grants};
 use crate::message::{Answer, Body, Next, Token, Value};
 use crate::mutant::Mutant;
 use crate::probe::{LINKS_MAX, RequestBefore, mix};
-use crate::{Mode, NodeId, Range};
+use crate::{Mode, Range};
+use sluice_membership::NodeId;
 use std::collections::VecDeque;
 use std::mem;
 

@@ -6,7 +6,8 @@
 use crate::message::{Answer, Body, Message, Next, Token, Value};
 use crate::probe::{LINKS_MAX, PATH_MAX, Probe, ProbeStep, RequestBefore, WaitId};
 use crate::session::{Invalid, Packet};
-use crate::{Key, Mode, NAME_MAX, Name, NodeId, Range, VALUE_MAX};
+use crate::{Key, Mode, NAME_MAX, Name, Range, VALUE_MAX};
+use sluice_membership::NodeId;
 
 /// The longest frame, without its length: a grant with the longest name and value is shorter.
 pub const FRAME_MAX: usize = 4096;
@@ -345,6 +346,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_sync::random::Random;
 
     fn packets() -> Vec<Packet> {
         let token = Token { epoch: 7, number: 9 };
@@ -399,11 +401,7 @@ mod tests {
 
     #[test]
     fn damaged_frames_are_refused_or_read_as_another_packet_and_never_panic() {
-        let mut random = 1_u64;
-        let mut below = |bound: usize| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(random >> 33).unwrap_or(0) % bound.max(1)
-        };
+        let mut random = Random::new(1);
         for packet in packets() {
             let mut frame = Vec::new();
             encode(&packet, &mut frame);
@@ -412,15 +410,15 @@ mod tests {
             }
             for _ in 0..2_000 {
                 let mut damaged = frame[4..].to_vec();
-                for _ in 0..=below(4) {
-                    let at = below(damaged.len());
-                    damaged[at] = u8::try_from(below(256)).unwrap_or(0);
+                for _ in 0..=random.below(4) {
+                    let at = random.below(damaged.len());
+                    damaged[at] = random.below(u8::MAX);
                 }
                 let _ = decode(&damaged);
             }
         }
         for _ in 0..20_000 {
-            let noise: Vec<_> = (0..below(120)).map(|_| u8::try_from(below(256)).unwrap_or(0)).collect();
+            let noise: Vec<_> = (0..random.below(120)).map(|_| random.below(u8::MAX)).collect();
             let _ = decode(&noise);
         }
     }

@@ -1,6 +1,6 @@
 //! Memory: what a lock that is cached takes of the heap, on its node and at its master.
 
-#[path = "support/nodes.rs"]
+#[path = "suite/support/nodes.rs"]
 mod nodes;
 
 use nodes::{Cluster, key, options};

@@ -1,10 +1,11 @@
 //! Wakes: which threads are woken for a message between nodes.
 
-#[path = "support/sleeps.rs"]
+#[path = "suite/support/sleeps.rs"]
 mod sleeps;
 
 use sleeps::sleeps;
-use sluice_dlm::{ClusterCa, Config, Dlm, InMemory, Membership, Mode, Want};
+use sluice_dlm::{Config, Dlm, Mode, Want};
+use sluice_membership::{ClusterCa, InMemory, Membership};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

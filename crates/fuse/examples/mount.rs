@@ -1,29 +1,26 @@
-//! Mounts an empty file system in memory: `cargo run --example mount -- DIR [OPTIONS]`, until it is unmounted
-//! or a signal comes.
+//! Mount: the program serves its own file system to all programs of the machine, and goes on using it.
+//!
+//! `cargo run -p sluice-fuse --example mount -- DIR [OPTIONS]`, until it is unmounted or a signal comes. OPTIONS are those of
+//! `mount -o`.
 
-use sluice_fuse::{Mount, MountOptions, StopSignals};
-use sluice_vfs::{Options, Superblock};
-use std::path::PathBuf;
-use std::process::ExitCode;
+use sluice_fuse::{MountOptions, StopSignals};
+use sluice_vfs::Fs;
+use std::error::Error;
 
-fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(2)
-        }
-    }
-}
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let dir = arguments.next().ok_or("usage: mount DIR [OPTIONS]")?;
+    let options = MountOptions::parse(&arguments.next().unwrap_or_default())?;
 
-fn run() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args_os().skip(1);
-    let dir = PathBuf::from(arguments.next().ok_or("usage: mount DIR [OPTIONS]")?);
-    let options = arguments.next().unwrap_or_default();
-    let options = MountOptions::parse(&options.to_string_lossy())?;
+    let fs = Fs::new();
+    fs.write("/hello", "from a file system in this process\n")?;
+    // Before the mount: a signal between the two would leave a mount without a server.
     let signals = StopSignals::catch()?;
-    let mount = Mount::new(Superblock::new(Options::default()), &dir, options)?;
-    println!("mounted");
+    let mount = options.mount(fs.superblock(), &dir)?;
+    println!("mounted on {}", mount.dir().display());
     mount.run_until_signal(signals)?;
+    for entry in fs.read_dir("/")? {
+        println!("left: {}", entry?.name().display());
+    }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! Connection: what all workers of one mount share, and the path of one message through it.
 
 use crate::abi::{InHeader, opcode};
+use crate::coherence::Coherence;
 use crate::counters::Counters;
-use crate::guest::Seat;
-use crate::handler::{Disposition, LockFile, Negotiated, SecondLooks, Seek, Turns};
+use crate::event::{Event, is_worker};
+use crate::handler::{Releasing, SecondLooks, Turns};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
-use crate::notify::{self, Event};
 use crate::parked::{Parked, Withdrawal};
-use crate::reply::Reply;
+use crate::reply::{Disposition, Reply, Seek};
 use crate::request::{Malformed, Request};
 use crate::transport::{Channel, Replier};
 use crate::{LockMode, MountOptions};
@@ -20,12 +20,12 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The server's side of one mount.
-pub(crate) struct Connection {
+pub struct Connection {
     /// *immutable*
-    pub(crate) superblock: Arc<Superblock>,
+    pub superblock: Arc<Superblock>,
     /// *immutable*
     pub(crate) options: MountOptions,
-    /// The device number (`st_dev`) of the mount's files; 0 for a guest, whose mount is elsewhere. *immutable*
+    /// The device number (`st_dev`) of the mount's files; 0 if the mount is elsewhere. *immutable*
     pub(crate) dev: u64,
     /// *immutable*
     channel: Arc<dyn Channel>,
@@ -33,45 +33,72 @@ pub(crate) struct Connection {
     pub(crate) negotiated: OnceLock<Negotiated>,
     /// Under which name the file system knows this mount. *immutable once set*
     pub(crate) observer: OnceLock<ObserverId>,
-    /// For a guest: how its kernel is told of changes. *immutable once set*
-    pub(crate) seat: OnceLock<Seat>,
+    /// If the kernel is one of several that agree. *immutable once set*
+    pub coherence: OnceLock<Arc<dyn Coherence>>,
     /// All locks as a file. *immutable once set*
     pub(crate) lock_file: OnceLock<LockFile>,
-    pub(crate) nodes: Nodes,
-    pub(crate) handles: Arc<Handles>,
+    /// The inodes that the kernel knows.
+    pub nodes: Nodes,
+    /// Its open files, where this crate serves locks.
+    pub handles: Arc<Handles>,
     pub(crate) parked: Arc<Parked>,
-    pub(crate) turns: Turns,
+    pub(crate) turns: Arc<Turns>,
     pub(crate) second_looks: SecondLooks,
     /// Announcements that this thread must not make itself; see `notify`.
     later: mpsc::Sender<Event>,
     /// Seeks that wait for the kernel's pages. *immutable once set*
     pub(crate) seeks: OnceLock<mpsc::Sender<(Seek, Arc<dyn Channel>)>>,
-    pub(crate) counters: Counters,
+    /// Its requests.
+    pub counters: Counters,
     /// The kernel was told that it need not hand fsync on. *atomic (no label: a flag on its own)*
     pub(crate) declined_fsync: AtomicBool,
     /// A panic was reported. *atomic (no label: a flag on its own)*
     panicked: AtomicBool,
 }
 
+/// The result of INIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Negotiated {
+    /// The kernel opens files without a message once OPEN was answered with ENOSYS.
+    pub(crate) no_open: bool,
+    /// The same for directories.
+    pub(crate) no_opendir: bool,
+    /// The kernel collects writes, and keeps size, mtime and ctime of regular files.
+    pub(crate) writeback: bool,
+    /// Requests come over io_uring once every queue is open.
+    pub(crate) uring: bool,
+    /// The kernel can be told to look a name up again that it keeps.
+    pub(crate) expires_names: bool,
+}
+
+/// Where the lock file is. All *immutable*
+pub(crate) struct LockFile {
+    /// Its name in the root.
+    pub(crate) name: Vec<u8>,
+    pub(crate) nodeid: u64,
+}
+
 /// The result of serving a message.
-pub(crate) struct Served<'r> {
-    pub(crate) answer: Answer<'r>,
+pub struct Served<'r> {
+    /// The answer, or where it comes from.
+    pub answer: Answer<'r>,
     /// The opcode and when it came, if how long it takes is counted.
-    pub(crate) kind: Option<(u32, Instant)>,
+    pub kind: Option<(u32, Instant)>,
 }
 
 /// How a message is answered.
-pub(crate) enum Answer<'r> {
+pub enum Answer<'r> {
     /// This answer, ready to be sent.
     Now(&'r [u8]),
-    /// By [`Connection::seek_later`] or [`Connection::seek_at_once`], as the caller chooses.
+    /// By `seek_later` or [`Connection::seek_at_once`], as the caller chooses.
     Seek(Seek),
     /// Another thread answers, or the message needs no answer.
     Elsewhere,
 }
 
 impl Connection {
-    pub(crate) fn new(
+    /// A connection to a kernel that is reached by `channel`; `later` gets what the thread that learns of it may not announce.
+    pub fn new(
         superblock: Arc<Superblock>,
         options: MountOptions,
         dev: u64,
@@ -86,16 +113,16 @@ impl Connection {
             channel,
             negotiated: OnceLock::new(),
             observer: OnceLock::new(),
-            seat: OnceLock::new(),
+            coherence: OnceLock::new(),
             lock_file: OnceLock::new(),
             nodes,
             handles: Arc::default(),
             parked: Arc::default(),
-            turns: Turns::default(),
+            turns: Arc::default(),
             second_looks: SecondLooks::default(),
             later,
             seeks: OnceLock::new(),
-            counters: Counters::new(),
+            counters: Counters::default(),
             declined_fsync: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
         }
@@ -113,7 +140,7 @@ impl Connection {
     }
 
     /// Takes one message apart and serves it. An answer that is due now is built in `reply`.
-    pub(crate) fn process<'r>(&self, message: &[u8], reply: &'r mut Reply) -> Served<'r> {
+    pub fn process<'r>(&self, message: &[u8], reply: &'r mut Reply) -> Served<'r> {
         reply.clear();
         let request = match Request::parse(message) {
             Ok(request) => request,
@@ -130,7 +157,7 @@ impl Connection {
     }
 
     /// Serves the lock requests that waited for what was read before them. To be called after each request served.
-    pub(crate) fn serve_due(&self, reply: &mut Reply) {
+    pub fn serve_due(&self, reply: &mut Reply) {
         for request in self.second_looks.due() {
             reply.clear();
             self.answer(&*self.channel, &request.header, reply, |reply| {
@@ -140,7 +167,7 @@ impl Connection {
     }
 
     /// Counts how long a request took, now that it is answered.
-    pub(crate) fn count(&self, kind: Option<(u32, Instant)>) {
+    pub fn count(&self, kind: Option<(u32, Instant)>) {
         if let Some((opcode, arrival)) = kind {
             self.counters.took(opcode, arrival.elapsed());
         }
@@ -184,8 +211,13 @@ impl Connection {
         Replier::new(self.channel.clone(), unique)
     }
 
+    /// A RELEASE was read; another thread serves it, and then drops this.
+    pub fn releasing(&self) -> Releasing {
+        self.turns.releasing()
+    }
+
     /// Sends an answer.
-    pub(crate) fn send(&self, answer: &[u8]) {
+    pub fn send(&self, answer: &[u8]) {
         send(&*self.channel, answer);
     }
 
@@ -196,17 +228,22 @@ impl Connection {
 
     /// Has `event` announced by the mount's own thread.
     pub(crate) fn tell_later(&self, event: Event) {
-        if let Some(seat) = self.seat.get() {
-            return seat.tell(self, &event, notify::is_worker());
+        if let Some(coherence) = self.coherence.get() {
+            return coherence.tell(self, &event, is_worker());
         }
         self.leave_for_later(event);
     }
 
-    /// Has `event` announced by a thread that holds nothing: the mount's own, or, if it is a guest's, one that
-    /// [asks for it](crate::Guest::take_unwanted).
+    /// Has `event` announced by a thread that holds nothing: the mount's own, or whoever has the
+    /// other end of `later`.
     pub(crate) fn leave_for_later(&self, event: Event) {
         // The receiver lives as long as the mount; after that there is nobody to tell.
         let _ = self.later.send(event);
+    }
+
+    /// Whether the kernel can be told to look a name up again that it keeps.
+    pub fn expires_names(&self) -> bool {
+        self.negotiated.get().is_some_and(|negotiated| negotiated.expires_names)
     }
 
     /// The inode that the kernel calls `nodeid`.
@@ -220,20 +257,20 @@ impl Connection {
     }
 
     /// The kernel is gone: gives back whatever it held. Workers must have ended.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         if let Some(observer) = self.observer.get() {
             self.superblock.unobserve(*observer);
         }
         self.withdraw_all();
         self.handles.close_all();
-        if let Some(seat) = self.seat.get() {
-            seat.gone();
+        if let Some(coherence) = self.coherence.get() {
+            coherence.gone();
         }
         self.nodes.clear();
     }
 
     /// Takes back the lock requests that wait. The callers get no answer.
-    pub(crate) fn withdraw_all(&self) {
+    pub fn withdraw_all(&self) {
         self.second_looks.clear();
         for Withdrawal { inode, ticket } in self.parked.drain() {
             inode.locks().cancel(&ticket);

@@ -12,11 +12,12 @@
 //! Two looks at the clock and three additions on the own CPU's lines for each request.
 
 use crate::abi::opcode;
+use crate::mount_stat::Latency;
 use sluice_sync::OnceLock;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::percpu::PerCpu;
 use sluice_sync::time::{Duration, nanoseconds};
-use std::fmt::Write;
+use std::collections::BTreeMap;
 
 /// Buckets for each power of two: bounds are at most a quarter apart.
 const PER_OCTAVE: u32 = 4;
@@ -28,7 +29,7 @@ const BUCKETS: usize = (1 + (LAST_OCTAVE - FIRST_OCTAVE + 1) * PER_OCTAVE) as us
 
 /// Counts since the mount began.
 #[derive(Debug)]
-pub(crate) struct Counters(PerCpu<[OpcodeCount; opcode::COUNT]>);
+pub struct Counters(PerCpu<[OpcodeCount; opcode::COUNT]>);
 
 /// A CPU's counts of an opcode.
 #[derive(Debug, Default)]
@@ -50,19 +51,21 @@ impl Default for Took {
     }
 }
 
-impl Counters {
-    pub(crate) fn new() -> Counters {
+impl Default for Counters {
+    fn default() -> Self {
         Counters(PerCpu::new(|_| std::array::from_fn(|_| OpcodeCount::default())))
     }
+}
 
+impl Counters {
     /// Counts one request. Opcodes that this crate does not know count as 0.
-    pub(crate) fn count(&self, opcode: u32) {
+    pub fn count(&self, opcode: u32) {
         // Relaxed: a statistic.
         slot(self.0.here(), opcode).requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts how long one request took.
-    pub(crate) fn took(&self, opcode: u32, time: Duration) {
+    pub fn took(&self, opcode: u32, time: Duration) {
         let ns = nanoseconds(time);
         let took = slot(self.0.here(), opcode).took.get_or_init(Box::default);
         // Relaxed: statistics; a reader of several may miss a request in one of them.
@@ -71,7 +74,7 @@ impl Counters {
     }
 
     /// How many requests of `opcode` came.
-    pub(crate) fn get(&self, opcode: u32) -> u64 {
+    pub fn get(&self, opcode: u32) -> u64 {
         self.kinds(opcode).map(|kind| kind.requests.load(Ordering::Relaxed)).sum()
     }
 
@@ -81,26 +84,22 @@ impl Counters {
         self.get(0) + opcode::ALL.iter().map(|(number, _)| self.get(*number)).sum::<u64>()
     }
 
-    /// The counts that are not 0 as a JSON object.
-    pub(crate) fn to_json(&self) -> String {
-        object(|number| Some(self.get(number)).filter(|count| *count > 0).map(|count| count.to_string()))
+    /// The counts that are not 0, by name.
+    pub(crate) fn requests(&self) -> BTreeMap<String, u64> {
+        by_name(|number| Some(self.get(number)).filter(|count| *count > 0))
     }
 
-    /// How long requests took, as a JSON object: by name their sum in nanoseconds, and of each bucket that is not empty
-    /// the largest number of nanoseconds in it and the count.
-    pub(crate) fn latency_json(&self) -> String {
-        object(|number| {
+    /// How long requests took, by name, without buckets that are empty.
+    pub(crate) fn latency(&self) -> BTreeMap<String, Latency> {
+        by_name(|number| {
             let all: Vec<&Took> =
                 self.kinds(number).filter_map(|kind| kind.took.get()).map(|took| &**took).collect();
             let sum = |of: &dyn Fn(&Took) -> u64| all.iter().map(|took| of(took)).sum::<u64>();
             let buckets = (0..BUCKETS)
                 .map(|at| (bound_of(at), sum(&|took| took.buckets[at].load(Ordering::Relaxed))))
-                .filter(|(_, count)| *count > 0)
-                .map(|(bound, count)| format!("[{bound},{count}]"));
-            let buckets: Vec<String> = buckets.collect();
+                .filter(|(_, count)| *count > 0);
             let ns_total = sum(&|took| took.ns_total.load(Ordering::Relaxed));
-            let text = format!("{{\"ns_total\":{ns_total},\"buckets\":[{}]}}", buckets.join(","));
-            Some(text).filter(|_| !buckets.is_empty())
+            Some(Latency { ns_total, buckets: buckets.collect() }).filter(|told| !told.buckets.is_empty())
         })
     }
 
@@ -113,18 +112,9 @@ fn slot(kinds: &[OpcodeCount; opcode::COUNT], opcode: u32) -> &OpcodeCount {
     kinds.get(opcode as usize).unwrap_or(&kinds[0])
 }
 
-/// A JSON object of what `value` has for each opcode, by name.
-fn object(value: impl Fn(u32) -> Option<String>) -> String {
-    let mut json = String::from("{");
-    for (number, name) in opcode::ALL {
-        if let Some(value) = value(*number) {
-            let comma = if json.len() > 1 { "," } else { "" };
-            // Writing to a String cannot fail.
-            let _ = write!(json, "{comma}\"{name}\":{value}");
-        }
-    }
-    json.push('}');
-    json
+/// The entries of `value` for each opcode, by name.
+fn by_name<V>(value: impl Fn(u32) -> Option<V>) -> BTreeMap<String, V> {
+    opcode::ALL.iter().filter_map(|(number, name)| Some(((*name).to_owned(), value(*number)?))).collect()
 }
 
 fn bucket_of(ns: u64) -> usize {
@@ -150,13 +140,13 @@ mod tests {
 
     #[test]
     fn counts_are_kept_by_opcode() {
-        let counters = Counters::new();
+        let counters = Counters::default();
         counters.count(opcode::LOOKUP);
         counters.count(opcode::READ);
         counters.count(opcode::READ);
         counters.count(u32::MAX);
         assert_eq!((counters.get(opcode::READ), counters.total()), (2, 4));
-        assert_eq!(counters.to_json(), r#"{"LOOKUP":1,"READ":2}"#);
+        assert_eq!(counters.requests(), BTreeMap::from([("LOOKUP".into(), 1), ("READ".into(), 2)]));
     }
 
     #[test]
@@ -172,13 +162,11 @@ mod tests {
 
     #[test]
     fn how_long_requests_took_is_told_by_opcode() {
-        let counters = Counters::new();
+        let counters = Counters::default();
         for ns in [100, 300, 310, 5000] {
             counters.took(opcode::READ, Duration::from_nanos(ns));
         }
-        assert_eq!(
-            counters.latency_json(),
-            r#"{"READ":{"ns_total":5710,"buckets":[[255,1],[319,2],[5119,1]]}}"#
-        );
+        let read = Latency { ns_total: 5710, buckets: vec![(255, 1), (319, 2), (5119, 1)] };
+        assert_eq!(counters.latency(), BTreeMap::from([("READ".into(), read)]));
     }
 }

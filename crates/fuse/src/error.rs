@@ -98,12 +98,11 @@ impl fmt::Display for MountError {
             }
             MountError::Mounted(dir) => write!(
                 f,
-                "{0}: a sluicefs is mounted there already: unmount it with `sluice umount {0}`, or give another directory",
+                "{}: a sluicefs is mounted there already: unmount it, or give another directory",
                 dir.display()
             ),
             MountError::Dead(dir) => {
-                let dir = dir.display();
-                write!(f, "{dir} is a mount whose server has ended: remove it with `sluice umount {dir}`")
+                write!(f, "{} is a mount whose server has ended: unmount it first", dir.display())
             }
             MountError::NotMounted(dir) => {
                 write!(f, "{}: no sluicefs is mounted there: give the directory that was given to mount", dir.display())
@@ -171,9 +170,9 @@ mod tests {
             (MountError::NotADirectory(dir()), " is not a directory: give an existing directory to mount on"),
             (
                 MountError::Mounted(dir()),
-                ": a sluicefs is mounted there already: unmount it with `sluice umount ",
+                ": a sluicefs is mounted there already: unmount it, or give another directory",
             ),
-            (MountError::Dead(dir()), " is a mount whose server has ended: remove it with `sluice umount "),
+            (MountError::Dead(dir()), " is a mount whose server has ended: unmount it first"),
             (
                 MountError::NotMounted(dir()),
                 ": no sluicefs is mounted there: give the directory that was given to mount",

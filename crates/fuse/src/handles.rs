@@ -13,7 +13,6 @@
 //! Whether the lock must go then depends on the descriptor, which may have been a copy of the one that was closed
 //! (`blocked_call`). RELEASE never comes in between, as the call that asks keeps the handle open.
 
-use crate::guest::Witness;
 use crate::lock_class::HANDLES;
 use sluice_locks::Owner;
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -28,18 +27,24 @@ const FLUSHED_MAX: usize = 16;
 /// Marks the number of a handle whose file may be mapped, so that a server that takes over knows.
 const MAY_MAP: u64 = 1 << 63;
 
-/// Whether the file of a handle may be [mapped](Handles::open_to_map).
-pub(crate) fn may_map(fh: u64) -> bool {
+/// Whether the file of a handle may be mapped.
+pub fn may_map(fh: u64) -> bool {
     fh & MAY_MAP != 0
 }
 
 /// The open files of one mount. Number 0 is never given out: it stands for "no handle".
-pub(crate) struct Handles {
+pub struct Handles {
     open: Mutex<HashMap<u64, OpenHandle>>,
     /// The last number given out. *atomic (no label: only uniqueness matters)*
     last: AtomicU64,
-    /// Is told of locks that are granted, if the mount is a guest. *set once*
-    pub(crate) witness: OnceLock<Witness>,
+    /// Is told of locks that are granted, if anybody asks. *set once*
+    pub witness: OnceLock<Box<dyn Witness>>,
+}
+
+/// Is told which files a mount locks.
+pub trait Witness: Send + Sync {
+    /// A lock of file `ino` is granted to the mount. Called before that is answered, with no lock held.
+    fn granted(&self, ino: u64);
 }
 
 impl Default for Handles {
@@ -99,13 +104,13 @@ impl Handles {
     }
 
     /// The kernel has `inode` open as `fh`, a number that is [reserved](Self::reserve).
-    pub(crate) fn restore(&self, fh: u64, inode: InodeRef) {
+    pub fn restore(&self, fh: u64, inode: InodeRef) {
         self.add_as(fh, inode, None);
     }
 
     /// The kernel has something open as `fh`, which may be lost. The number is never reused: statements about the lost
     /// file would be taken for the new one.
-    pub(crate) fn reserve(&self, fh: u64) {
+    pub fn reserve(&self, fh: u64) {
         // Relaxed: only uniqueness matters.
         self.last.fetch_max(fh & !MAY_MAP, Ordering::Relaxed);
     }
@@ -124,7 +129,7 @@ impl Handles {
     }
 
     /// The owners that have locks through some handle, with the file.
-    pub(crate) fn owners(&self) -> HashSet<(u64, u64)> {
+    pub fn owners(&self) -> HashSet<(u64, u64)> {
         let open = self.open.lock();
         let of_one = |handle: &OpenHandle| {
             let owners = handle.owners.iter().chain(&handle.flock);
@@ -134,7 +139,7 @@ impl Handles {
     }
 
     /// Releases everything but the locks of those in `kept`, which others look after.
-    pub(crate) fn leave(&self, kept: &HashSet<(u64, u64)>) {
+    pub fn leave(&self, kept: &HashSet<(u64, u64)>) {
         let handles = std::mem::take(&mut *self.open.lock());
         for mut handle in handles.into_values() {
             let ino = handle.inode.ino();
@@ -181,7 +186,7 @@ impl Handles {
     }
 
     /// A process, `owner`, closed a descriptor of `fh`: its locks of the file that is returned end.
-    pub(crate) fn flush(&self, fh: u64, owner: u64) -> Option<InodeRef> {
+    pub fn flush(&self, fh: u64, owner: u64) -> Option<InodeRef> {
         let mut open = self.open.lock();
         let handle = open.get_mut(&fh)?;
         handle.owners.retain(|&other| other != owner);
@@ -204,7 +209,7 @@ impl Handles {
     }
 
     /// All locks of file `ino` end, and are noted no more.
-    pub(crate) fn unlock_file(&self, ino: u64) {
+    pub fn unlock_file(&self, ino: u64) {
         let locked: Vec<_> = {
             let mut open = self.open.lock();
             let of_file = open.values_mut().filter(|handle| handle.inode.ino() == ino);
@@ -223,7 +228,7 @@ impl Handles {
     }
 
     /// The files that are open, by number.
-    pub(crate) fn files(&self) -> HashSet<u64> {
+    pub fn files(&self) -> HashSet<u64> {
         self.open.lock().values().map(|handle| handle.inode.ino()).collect()
     }
 

@@ -1,10 +1,23 @@
 //! `sluice-fuse`: mounts a sluicefs file system.
 //!
+//! ```no_run
+//! use sluice_fuse::Mount;
+//! use sluice_vfs::Fs;
+//!
+//! let fs = Fs::new();
+//! fs.write("/hello", "from this process")?;
+//! let mount = Mount::new(&fs, "/mnt")?;
+//! assert_eq!(std::fs::read_to_string("/mnt/hello")?, "from this process");
+//! std::fs::write("/mnt/answer", "from any program")?;
+//! assert_eq!(fs.read_to_string("/answer")?, "from any program");
+//! mount.unmount()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Entry points
-//! - [`Mount`]: mounts a [`Superblock`](sluice_vfs::Superblock) and serves it; dropping it unmounts.
-//! - [`MountOptions`]: what can be chosen, and the `-o` strings for it.
+//! - [`Mount`]: mounts a file system and serves it; dropping it unmounts. `examples/mount.rs` is a server that ends by a signal.
+//! - [`Mount::builder`], [`MountOptions`]: what can be chosen, and the `-o` strings for it.
 //! - [`unmount_at`]: unmounts a mount that any process serves.
-//! - [`Host`], [`Guest`] and [`Relay`]: a mount that another process serves.
 //! - [`control`]: what another process may ask the server of a mount.
 //!
 //! # Code map
@@ -18,32 +31,38 @@
 //!       nodes        inodes that the kernel knows     handles  open files, when locks are served here
 //!       parked       lock requests that wait          notify  changes by others, told to the kernel
 //!       blocked_call what a client's thread waits for, by /proc
+//!       coherence    kernels that agree, for another crate that serves several      marks  what such a crate adds to a request
 //!     control      questions by other processes
-//!   relay        a mount whose requests go elsewhere       guest   a mount whose requests come from elsewhere
+//!   internal     the names that `sluice-cluster` uses beside the public ones
 //! ```
 //!
 //! # Lock order
 //! Every lock of this crate is a leaf: none is held while another is taken, across a call into the file system
-//! or the lock manager, or across a system call. A relay's are in the header of its module.
+//! or the lock manager, or across a system call.
 
 #![deny(unsafe_code)]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("sluice-fuse is for Linux: it serves /dev/fuse");
+
 mod abi;
 mod blocked_call;
+mod coherence;
 mod connection;
 mod counters;
 mod error;
-mod guest;
+mod event;
 mod handler;
 mod handles;
 mod lock_class;
+mod marks;
 mod mount;
+mod mount_stat;
 mod mountinfo;
 mod nodes;
 mod notify;
 mod options;
 mod parked;
-mod relay;
 mod remount;
 mod reply;
 mod request;
@@ -51,12 +70,17 @@ mod session;
 mod transport;
 
 pub mod control;
+#[doc(hidden)]
+pub mod internal;
 
 pub use abi::opcode;
 pub use error::{MountError, is_dead};
-pub use guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
-pub use mount::{Users, device_of_source, is_mounted_for, is_within, source_at, unmount_at};
-pub use options::{CheckMode, LockMode, MountOptions, OptionError, Transport};
-pub use relay::{Device, Relay, RelayCounts, RestoredGuest, Server, Uplink};
+pub use mount::{Ended, Users, device_of_source, is_mounted_for, is_within, source_at, unmount_at};
+pub use options::{CheckMode, LockMode, MountOptions, OptionError, StorageStat, Transport};
 pub use remount::{is_of_remount, remount_at};
-pub use session::{Ended, Mount, StopSignals};
+pub use session::{Mount, StopSignals};
+
+/// The program in the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct MountReadme;

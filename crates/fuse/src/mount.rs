@@ -4,7 +4,7 @@
 //! back over a Unix socket, whose number it finds in the environment variable `_FUSE_COMMFD`. The socket is
 //! given to it as standard input, so that no descriptor needs to leak into other children.
 
-use crate::{CheckMode, Ended, MountError, MountOptions, is_dead, mountinfo};
+use crate::{CheckMode, MountError, MountOptions, is_dead, mountinfo};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -26,8 +26,18 @@ const HELPER: &str = "fusermount3";
 /// The type in `/proc/mounts` is `fuse.` and this, in the form of `mount -t`.
 const SUBTYPE: &str = "sluice";
 
+/// How a mount ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// Nobody used it.
+    Unmounted,
+    /// Files were in use, and it was taken out of the tree all the same. They are cut off when its server ends.
+    Detached,
+}
+
 /// The absolute path of `dir`, if one may mount on it.
-pub(crate) fn mountpoint(dir: &Path) -> Result<PathBuf, MountError> {
+pub fn mountpoint(dir: &Path) -> Result<PathBuf, MountError> {
     let unreachable = |error: io::Error| MountError::of_place(dir, error);
     let path = dir.canonicalize().map_err(unreachable)?;
     let metadata = path.metadata().map_err(unreachable)?;
@@ -40,7 +50,7 @@ pub(crate) fn mountpoint(dir: &Path) -> Result<PathBuf, MountError> {
 }
 
 /// Mounts on `dir`, an absolute path. Returns the device to serve and the number (`st_dev`) of the mount.
-pub(crate) fn mount(dir: &Path, options: &MountOptions) -> Result<(OwnedFd, (u32, u32)), MountError> {
+pub fn mount(dir: &Path, options: &MountOptions) -> Result<(OwnedFd, (u32, u32)), MountError> {
     let device = if is_root() { mount_directly(dir, options) } else { mount_with_helper(dir, options) }?;
     let number =
         mountinfo::device_at(dir).and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()));
@@ -100,6 +110,11 @@ pub fn unmount_at(dir: &Path, users: Users) -> Result<Ended, MountError> {
         }
         outcome => outcome.map(|()| Ended::Unmounted),
     }
+}
+
+/// Whether `device` is mounted in the mount namespace of this process.
+pub(crate) fn is_mounted_here(device: (u32, u32)) -> bool {
+    mountinfo::read().is_ok_and(|all| all.iter().any(|one| one.device == device))
 }
 
 /// The absolute path of `dir` and the device number of the sluicefs that is mounted there.
@@ -165,7 +180,7 @@ fn absolute(dir: &Path, mounts: &[mountinfo::MountEntry]) -> io::Result<PathBuf>
 }
 
 /// Unmounts `device` wherever it is mounted in this mount namespace, such as by `mount --bind`.
-pub(crate) fn unmount_everywhere(device: (u32, u32), lazy: bool) -> Result<(), MountError> {
+pub fn unmount_everywhere(device: (u32, u32), lazy: bool) -> Result<(), MountError> {
     let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
     let places = mounts.iter().rev().filter(|entry| entry.device == device);
     places.map(|entry| &entry.mountpoint).try_for_each(|place| unmount(place, device, lazy))
@@ -222,7 +237,7 @@ fn is_root() -> bool {
 }
 
 /// Whether permissions may be checked as `options` say.
-pub(crate) fn check_checks(options: &MountOptions) -> Result<(), MountError> {
+pub fn check_checks(options: &MountOptions) -> Result<(), MountError> {
     match options.checks {
         CheckMode::Sluice if options.admits_others(false) => Err(MountError::Checks(
             "others could use names that the kernel knows unchecked: leave out allow_other, or checks=sluice",

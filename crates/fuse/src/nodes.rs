@@ -25,8 +25,9 @@
 //! no longer noted, as the kernel drops the pages then.
 //!
 //! # What the kernel has dropped
-//! A guest's kernel needs no second notice of an entry that it was told to drop and has not asked for since
-//! ([`Dropped`]). That makes the removal of a whole tree cheap: see `guest/ahead.rs`.
+//! One of several kernels needs no second notice of an entry that it was told to drop and has not asked for since
+//! ([`Dropped`]). That makes the removal of a whole tree cheap: see
+//! `cluster/src/guest/ahead.rs`.
 //!
 //! # Invariants
 //! - I1 Every entry but the root has a lookup count above zero, or its inode has a name or is about to be looked at
@@ -55,7 +56,7 @@ type Shard = Mutex<HashMap<u64, Node>>;
 const SMALL: usize = 1024;
 
 /// The table of one mount.
-pub(crate) struct Nodes {
+pub struct Nodes {
     /// *immutable*
     root: InodeRef,
     /// By node number. *each protected by its own mutex*, a leaf
@@ -125,7 +126,7 @@ impl Node {
 
 /// The beliefs of a kernel about an inode that loses a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Believed {
+pub enum Believed {
     /// That it has the name.
     Name,
     /// That, and its old attributes.
@@ -144,7 +145,7 @@ impl Nodes {
     }
 
     /// The number by which the kernel calls inode `ino`.
-    pub(crate) fn nodeid(&self, ino: u64) -> u64 {
+    pub fn nodeid(&self, ino: u64) -> u64 {
         match ino {
             _ if ino == self.root.ino() => ROOT_ID,
             ROOT_ID => self.root.ino(),
@@ -153,12 +154,12 @@ impl Nodes {
     }
 
     /// The generation of the node `inode`. For the root the kernel demands 0.
-    pub(crate) fn generation(&self, inode: &Inode) -> u64 {
+    pub fn generation(&self, inode: &Inode) -> u64 {
         if inode.ino() == self.root.ino() { 0 } else { inode.generation().into() }
     }
 
     /// The kernel has `lookups` of `inode`. To be called before requests are served.
-    pub(crate) fn restore(&self, inode: &InodeRef, lookups: u64) {
+    pub fn restore(&self, inode: &InodeRef, lookups: u64) {
         let nodeid = self.nodeid(inode.ino());
         if nodeid != ROOT_ID {
             let mut shard = self.shard(nodeid).lock();
@@ -179,7 +180,7 @@ impl Nodes {
     }
 
     /// The inode called `nodeid`, which the kernel knows, or knew and may have a handle of.
-    pub(crate) fn get(&self, nodeid: u64) -> Option<InodeRef> {
+    pub fn get(&self, nodeid: u64) -> Option<InodeRef> {
         self.find(nodeid).ok().flatten()
     }
 
@@ -284,7 +285,7 @@ impl Nodes {
     }
 
     /// Notes that somebody else changed inode `ino`. True if the kernel knows it.
-    pub(crate) fn mark_changed(&self, ino: u64) -> bool {
+    pub fn mark_changed(&self, ino: u64) -> bool {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return false };
@@ -302,14 +303,14 @@ impl Nodes {
     }
 
     /// True if the kernel knows inode `ino`.
-    pub(crate) fn knows(&self, ino: u64) -> bool {
+    pub fn knows(&self, ino: u64) -> bool {
         let nodeid = self.nodeid(ino);
         self.shard(nodeid).lock().get(&nodeid).is_some_and(|node| node.lookups > 0)
     }
 
     /// Notes that somebody else changed directory `ino`. True if the kernel must be told: it knows the directory, and may have
     /// got something of it since it was told last. `is_quiet`: no request of the kernel is served, and it has taken in all notices.
-    pub(crate) fn mark_listing_changed(&self, ino: u64, is_quiet: impl Fn() -> bool) -> bool {
+    pub fn mark_listing_changed(&self, ino: u64, is_quiet: impl Fn() -> bool) -> bool {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid).filter(|node| node.lookups > 0) else { return false };
@@ -322,14 +323,14 @@ impl Nodes {
     }
 
     /// The number of `name` in directory `dir`, which another name has only by the rarest chance.
-    pub(crate) fn name(&self, dir: u64, name: &[u8]) -> u64 {
+    pub fn name(&self, dir: u64, name: &[u8]) -> u64 {
         self.names.hash_one((dir, name))
     }
 
     /// The kernel's possible beliefs about inode `ino`, which loses the name of this [number](Self::name): whether it
     /// needs a notice of the loss, and whether the notice came before the loss. `is_quiet` as for
     /// [`mark_listing_changed`](Self::mark_listing_changed).
-    pub(crate) fn mark_name_changed(&self, ino: u64, name: u64, is_quiet: impl Fn() -> bool) -> Believed {
+    pub fn mark_name_changed(&self, ino: u64, name: u64, is_quiet: impl Fn() -> bool) -> Believed {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
         let is_quiet = is_quiet();
@@ -350,7 +351,7 @@ impl Nodes {
     ///
     /// A kernel has got as many lookups as it has names, at least. An inode that it has looked up again may be about to
     /// get an old answer; a first lookup is complete when a notice gets the lock of the directory.
-    pub(crate) fn drop_ahead(&self, ino: u64, name: u64, is_quiet: impl Fn() -> bool) -> bool {
+    pub fn drop_ahead(&self, ino: u64, name: u64, is_quiet: impl Fn() -> bool) -> bool {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return false };
@@ -379,6 +380,16 @@ impl Nodes {
     #[cfg(test)]
     pub(crate) fn ids(&self) -> Vec<u64> {
         self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect()
+    }
+
+    /// The inodes of which the kernel may have pages.
+    pub(crate) fn with_pages(&self) -> Vec<u64> {
+        let of = |shard: &Shard| {
+            let shard = shard.lock();
+            let nodes = shard.iter().filter(|(_, node)| node.pages.is_some());
+            nodes.map(|(nodeid, _)| self.nodeid(*nodeid)).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of).collect()
     }
 
     /// How many inodes the kernel knows.

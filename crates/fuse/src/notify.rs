@@ -25,76 +25,31 @@
 use crate::abi::flags::{NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE};
 use crate::abi::{NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPruneOut};
 use crate::connection::Connection;
-use crate::nodes::{Believed, Noted};
+use crate::event::{Event, is_worker};
+use crate::nodes::Noted;
 use crate::reply::Reply;
-use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::mpsc::{self, RecvTimeoutError};
 use sluice_sync::time::Duration;
-use sluice_sync::{SlotTable, Weak, thread};
+use sluice_sync::{Arc, Weak};
 use sluice_vfs::{Errno, FILE_SIZE_MAX, InodeRef, Observer};
-use std::marker::PhantomData;
 use std::ops::Range;
 
 /// How long after an announcement that found nothing it is repeated.
 const REPEAT_AFTER: Duration = Duration::from_millis(1);
 
-/// A change to announce.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A name in a directory changed its meaning; `child` had it before.
-    Entry { dir: u64, name: Vec<u8>, child: Option<u64> },
-    /// Attributes changed.
-    Attributes { ino: u64 },
-    /// Contents changed, to the end of the file if `len` is 0.
-    Data { ino: u64, offset: u64, len: u64 },
-    /// Memory is short: these inodes are to be forgotten where no program uses them.
-    Unwanted { inos: Vec<u64> },
-}
-
 /// A mount as an observer of its file system.
-pub(crate) struct Watcher {
+struct Watcher {
     /// *immutable*
-    pub(crate) connection: Weak<Connection>,
+    connection: Weak<Connection>,
     /// The kernel collects writes. *immutable*
-    pub(crate) is_alone: bool,
-}
-
-/// By thread slot: the thread serves some mount's requests. *Owner only.*
-static SERVES: SlotTable<AtomicBool> = SlotTable::new();
-
-/// True on a thread that serves some mount's requests.
-pub(crate) fn is_worker() -> bool {
-    // Relaxed, here and below: the thread's own.
-    SERVES.get(thread::slot()).load(Ordering::Relaxed)
-}
-
-/// The calling thread serves requests for as long as this is there.
-pub(crate) struct Serving {
-    /// Whether the thread was serving before.
-    served: bool,
-    not_send: PhantomData<*const ()>,
-}
-
-impl Serving {
-    pub(crate) fn begin() -> Serving {
-        let served = is_worker();
-        SERVES.get(thread::slot()).store(true, Ordering::Relaxed);
-        Serving { served, not_send: PhantomData }
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        // When the thread ends, another gets its slot.
-        SERVES.get(thread::slot()).store(self.served, Ordering::Relaxed);
-    }
+    is_alone: bool,
 }
 
 impl Watcher {
     fn tell(&self, event: Event) {
         let Some(connection) = self.connection.upgrade() else { return };
-        if let Some(seat) = connection.seat.get() {
-            return seat.tell(&connection, &event, is_worker());
+        if let Some(coherence) = connection.coherence.get() {
+            return coherence.tell(&connection, &event, is_worker());
         }
         if is_worker() || !connection.announce(&event) {
             connection.tell_later(event);
@@ -118,8 +73,8 @@ impl Observer for Watcher {
     fn name_leaves(&self, inode: &InodeRef) {
         if let Some(connection) = self.connection.upgrade() {
             connection.nodes.meet(inode);
-            if let Some(seat) = connection.seat.get() {
-                seat.name_leaves(connection.nodes.nodeid(inode.ino()));
+            if let Some(coherence) = connection.coherence.get() {
+                coherence.name_leaves(connection.nodes.nodeid(inode.ino()));
             }
         }
     }
@@ -138,12 +93,18 @@ impl Observer for Watcher {
 
     fn write_back(&self, ino: u64, bytes: Range<u64>) {
         // A worker that waited here for another mount's kernel could wait for one of that mount that waits for ours.
-        // A guest's kernel is told later, and does not wait either.
+        // One of several kernels is told later, and is not waited for either.
         if !is_worker()
             && let Some(connection) = self.connection.upgrade()
-            && connection.seat.get().is_none()
+            && connection.coherence.get().is_none()
         {
             connection.write_back(ino, Noted::Cached, &bytes);
+        }
+    }
+
+    fn write_back_all(&self) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.nodes.with_pages().into_iter().for_each(|ino| self.write_back(ino, 0..u64::MAX));
         }
     }
 
@@ -173,6 +134,18 @@ pub(crate) fn run(connection: &Weak<Connection>, events: &mpsc::Receiver<Event>)
 }
 
 impl Connection {
+    /// Begins to observe the file system. `is_alone`: as the only mount of it, whose kernel collects writes.
+    ///
+    /// # Errors
+    /// [`Superblock::observe`](sluice_vfs::Superblock::observe)'s.
+    pub fn observe(self: &Arc<Self>, is_alone: bool) -> Result<(), Errno> {
+        let watcher = Watcher { connection: Arc::downgrade(self), is_alone };
+        let observer = self.superblock.observe(Arc::new(watcher))?;
+        // Nobody else sets it.
+        let _ = self.observer.set(observer);
+        Ok(())
+    }
+
     /// Tells the kernel of `event`. False: it should be told again, because it is only about to learn of
     /// the inode.
     pub(crate) fn announce(&self, event: &Event) -> bool {
@@ -201,7 +174,7 @@ impl Connection {
     }
 
     /// The kernel forgets those of `inos` that nobody uses, and says so by FORGET.
-    pub(crate) fn prune(&self, inos: &[u64]) {
+    pub fn prune(&self, inos: &[u64]) {
         /// Numbers in one message: as many as the kernel looks at in one go.
         const AT_ONCE: usize = 512;
         let known: Vec<u64> = inos.iter().copied().filter(|ino| self.nodes.knows(*ino)).collect();
@@ -227,51 +200,8 @@ impl Connection {
         }
     }
 
-    /// The notices of `event` for the kernel of a guest, in this order; empty if its caches are not affected.
-    /// `is_quiet`: no request of the kernel is served, and it has taken in all notices.
-    pub(crate) fn notifications(&self, event: &Event, is_quiet: impl Fn() -> bool) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let inode = |bytes: &mut Vec<u8>, ino: u64, off, len| {
-            if self.nodes.mark_changed(ino) {
-                bytes.extend(self.inode_message(ino, off, len).notification(NOTIFY_INVAL_INODE));
-            }
-        };
-        match event {
-            Event::Entry { dir, name, child } => {
-                // The kernel may have cached a negative dentry for the name.
-                let number = self.nodes.name(*dir, name);
-                let believed = child
-                    .map_or(Believed::Name, |child| self.nodes.mark_name_changed(child, number, &is_quiet));
-                if let (Believed::NameAndAttributes, Some(child)) = (believed, child) {
-                    bytes.extend(self.inode_message(*child, -1, 0).notification(NOTIFY_INVAL_INODE));
-                }
-                // Attributes first, for which the kernel waits for nothing. It may forget the inode with its name.
-                let ahead = if believed == Believed::NameAndAttributes {
-                    self.drop_ahead(*dir, &is_quiet, &mut bytes)
-                } else {
-                    Vec::new()
-                };
-                let is_listed = self.nodes.mark_listing_changed(*dir, &is_quiet);
-                // The notice goes out before a listing, too: the kernel takes it in after a listing under way.
-                if is_listed || believed != Believed::Nothing && self.nodes.knows(*dir) {
-                    bytes.extend(self.entry_message(*dir, name, 0).notification(NOTIFY_INVAL_ENTRY));
-                }
-                if is_listed {
-                    bytes.extend(self.inode_message(*dir, 0, 0).notification(NOTIFY_INVAL_INODE));
-                }
-                bytes.extend(ahead);
-            }
-            Event::Attributes { ino } => inode(&mut bytes, *ino, -1, 0),
-            Event::Data { ino, offset, len } => {
-                bytes.extend(self.growth(*ino, *offset, *len));
-                inode(&mut bytes, *ino, offset.cast_signed().max(0), len.cast_signed().max(0));
-            }
-            Event::Unwanted { .. } => {}
-        }
-        bytes
-    }
-
-    pub(crate) fn entry_message(&self, dir: u64, name: &[u8], flags: u32) -> Reply {
+    /// INVAL_ENTRY, without its header.
+    pub fn entry_message(&self, dir: u64, name: &[u8], flags: u32) -> Reply {
         let mut message = Reply::new();
         let namelen = name.len() as u32;
         message.put(&NotifyInvalEntryOut { parent: self.nodes.nodeid(dir), namelen, flags });
@@ -280,7 +210,8 @@ impl Connection {
         message
     }
 
-    pub(crate) fn inode_message(&self, ino: u64, off: i64, len: i64) -> Reply {
+    /// INVAL_INODE, without its header.
+    pub fn inode_message(&self, ino: u64, off: i64, len: i64) -> Reply {
         let mut message = Reply::new();
         message.put(&NotifyInvalInodeOut { ino: self.nodes.nodeid(ino), off, len });
         message
@@ -311,8 +242,8 @@ mod tests {
     use super::*;
     use crate::MountOptions;
     use crate::transport::Channel;
-    use sluice_sync::Arc;
-    use sluice_sync::atomic::AtomicU64;
+    use sluice_sync::atomic::{AtomicU64, Ordering};
+    use sluice_sync::thread;
     use sluice_vfs::{Options, Superblock};
     use std::io;
 
@@ -349,17 +280,5 @@ mod tests {
         assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(()));
         drop(connection);
         told.join().expect("it ends");
-    }
-
-    #[test]
-    fn a_thread_is_a_worker_while_it_serves_whatever_its_name() {
-        let named = thread::Builder::new().name("sluice-fuse-0".into()).spawn(is_worker);
-        assert!(!named.expect("a thread starts").join().expect("it ends"), "a name is anybody's");
-        let serving = Serving::begin();
-        drop(Serving::begin());
-        assert!(is_worker());
-        assert!(!thread::spawn(is_worker).join().expect("it ends"), "another thread");
-        drop(serving);
-        assert!(!is_worker(), "the next thread with this slot serves nothing");
     }
 }

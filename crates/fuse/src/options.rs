@@ -1,6 +1,7 @@
 //! MountOptions: what may be chosen when mounting, and the `-o` strings that say it.
 
-use sluice_sync::cpu;
+use crate::mount_stat::ObjectStoreStat;
+use sluice_sync::{Arc, cpu};
 use sluice_vfs::NAME_MAX;
 use std::ffi::OsString;
 use std::fmt;
@@ -9,12 +10,13 @@ use std::fmt;
 const MAX_WRITE: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
 /// The most worker threads.
 const THREADS_MAX: usize = 256;
-/// The answer to an unknown option.
+/// The options with the forms of their values: the answer to an unknown or misused one.
 const KNOWN: &str = "locks=kernel|sluice, lockfile=NAME, checks=kernel|sluice, allow_other, noallow_other, ro, rw, noatime, relatime, strictatime, nodiratime, diratime, sync, async, nosuid, suid, \
                      nodev, dev, noexec, exec, writeback, nowriteback, transport=auto|uring|classic, threads=N, max_write=N, nfs_export, fsname=NAME";
 
 /// Who serves the file locks of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum LockMode {
     /// The kernel, on its own: no messages, complete for the programs that use this mount. These programs do not see
     /// locks that are taken in process.
@@ -27,6 +29,7 @@ pub enum LockMode {
 
 /// Which side checks permissions in a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum CheckMode {
     /// The kernel, by the attributes that it knows. On Linux 6.18 and before, each change in a directory makes it ask for
     /// the attributes of that directory before the next one.
@@ -40,6 +43,7 @@ pub enum CheckMode {
 
 /// How messages travel between the kernel and a mount's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Transport {
     /// Over io_uring where the kernel allows it, the kernel serves the locks, the file system is not in a store, and the process is
     /// [`dedicated`](MountOptions::dedicated); by the classic device elsewhere.
@@ -62,8 +66,9 @@ impl Transport {
     }
 }
 
-/// Options of a mount.
+/// How a file system is to be mounted. Each field has a method that sets it.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct MountOptions {
     /// Who serves file locks.
     pub locks: LockMode,
@@ -111,7 +116,40 @@ pub struct MountOptions {
     pub nfs_export: bool,
     /// The source in the mount table.
     pub fsname: OsString,
+    /// Fields of `stat` about the storage below the file system. Not said by an `-o` string.
+    pub storage_stat: Option<StorageStat>,
 }
+
+/// The function that gives the part of the answer to `stat` about the storage below a file system, which only the program knows.
+#[derive(Clone)]
+pub struct StorageStat(Arc<dyn Fn() -> ObjectStoreStat + Send + Sync>);
+
+impl StorageStat {
+    /// `stat` is called each time that somebody asks.
+    pub fn new(stat: impl Fn() -> ObjectStoreStat + Send + Sync + 'static) -> StorageStat {
+        StorageStat(Arc::new(stat))
+    }
+
+    /// The counts as they are now.
+    pub(crate) fn now(&self) -> ObjectStoreStat {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for StorageStat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StorageStat")
+    }
+}
+
+impl PartialEq for StorageStat {
+    /// Whether it is the same function.
+    fn eq(&self, other: &StorageStat) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for StorageStat {}
 
 impl Default for MountOptions {
     fn default() -> Self {
@@ -136,9 +174,34 @@ impl Default for MountOptions {
             max_write: 128 << 10,
             nfs_export: false,
             fsname: "sluicefs".into(),
+            storage_stat: None,
         }
     }
 }
+
+sluice_sync::setters!(MountOptions {
+    locks: LockMode => locks;
+    lock_file: impl Into<String> => Some(lock_file.into());
+    checks: CheckMode => checks;
+    allow_other: bool => Some(allow_other);
+    read_only: bool => read_only;
+    noatime: bool => noatime;
+    nodiratime: bool => nodiratime;
+    strictatime: bool => strictatime;
+    synchronous: bool => synchronous;
+    nosuid: bool => Some(nosuid);
+    nodev: bool => Some(nodev);
+    noexec: bool => noexec;
+    writeback: bool => writeback;
+    dedicated: bool => dedicated;
+    own_session: bool => own_session;
+    transport: Transport => transport;
+    threads: usize => Some(threads);
+    max_write: u32 => max_write;
+    nfs_export: bool => nfs_export;
+    fsname: impl Into<OsString> => fsname.into();
+    storage_stat: StorageStat => Some(storage_stat);
+});
 
 /// Why an option string was refused: one line that says what would be accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -192,12 +255,14 @@ impl MountOptions {
     }
 
     /// Whether reading moves access times.
-    pub(crate) fn updates_atime(&self) -> bool {
+    #[doc(hidden)]
+    pub fn updates_atime(&self) -> bool {
         !self.noatime && !self.read_only
     }
 
     /// Whether listing moves the access times of directories.
-    pub(crate) fn updates_dir_atime(&self) -> bool {
+    #[doc(hidden)]
+    pub fn updates_dir_atime(&self) -> bool {
         self.updates_atime() && !self.nodiratime
     }
 
@@ -212,17 +277,8 @@ impl MountOptions {
         match (name, value) {
             ("locks", Some("kernel")) => self.locks = LockMode::Kernel,
             ("locks", Some("sluice")) => self.locks = LockMode::Sluice,
-            ("locks", _) => {
-                return Err(OptionError::bad_value(
-                    "mount option locks must be locks=kernel or locks=sluice",
-                ));
-            }
             ("checks", Some("kernel")) => self.checks = CheckMode::Kernel,
             ("checks", Some("sluice")) => self.checks = CheckMode::Sluice,
-            ("checks", _) => {
-                let text = "mount option checks must be checks=kernel or checks=sluice";
-                return Err(OptionError::bad_value(text));
-            }
             ("lockfile", Some(name)) => {
                 if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) || name.len() > NAME_MAX {
                     let text = "mount option lockfile: give the name that a file in the root may have";
@@ -254,9 +310,6 @@ impl MountOptions {
             ("transport", Some("auto")) => self.transport = Transport::Auto,
             ("transport", Some("uring")) => self.transport = Transport::Uring,
             ("transport", Some("classic")) => self.transport = Transport::Classic,
-            ("transport", _) => {
-                return Err(OptionError::bad_value("mount option transport must be auto, uring or classic"));
-            }
             ("threads", Some(value)) => match value.parse() {
                 Ok(threads) if (1..=THREADS_MAX).contains(&threads) => self.threads = Some(threads),
                 _ => {
@@ -280,8 +333,12 @@ impl MountOptions {
             }
             ("fsname", Some(value)) => self.fsname = value.into(),
             _ => {
-                let text = format!("unknown mount option {option}; known are {KNOWN}");
-                return Err(OptionError { text, unknown: true });
+                let wanted = KNOWN.split(", ").find(|known| known.split('=').next() == Some(name));
+                let text = wanted.map_or_else(
+                    || format!("unknown mount option {option}; known are {KNOWN}"),
+                    |wanted| format!("mount option {option}: give {wanted}"),
+                );
+                return Err(OptionError { text, unknown: wanted.is_none() });
             }
         }
         Ok(())
@@ -327,10 +384,14 @@ mod tests {
             "lockfile=a/b",
             "lockfile=..",
             "ro=1",
+            "threads",
+            "transport=fast",
             "fsname=",
         ] {
             let error = MountOptions::parse(bad).expect_err(bad);
-            assert_eq!(error.is_unknown(), bad == "ro=1", "{bad}");
+            assert!(!error.is_unknown(), "{bad}");
+            let error = error.to_string();
+            assert!(error.starts_with("mount option ") && error.contains(": give "), "{error}");
         }
     }
 }

@@ -1,23 +1,45 @@
-//! Reply: the bytes of one answer, header and body in one buffer that a worker uses again and again.
+//! Reply: the outcome of a request, and the bytes of its answer, header and body in one buffer that a worker uses again and again.
 
-use crate::abi::OutHeader;
-use sluice_vfs::Errno;
+use crate::abi::{InHeader, OutHeader};
+use sluice_vfs::{Errno, Whence};
 use zerocopy::{Immutable, IntoBytes};
 
 const HEADER: usize = size_of::<OutHeader>();
 
+/// The outcome of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    /// Served: answer with the body, or with the error.
+    Done(Result<(), Errno>),
+    /// Served, and not to be answered.
+    NoReply,
+    /// Waits for a lock, or for earlier requests; will be answered later.
+    Parked,
+    /// Waits for the kernel's pages.
+    Seek(Seek),
+}
+
+/// An LSEEK that waits for the kernel's pages.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Seek {
+    pub(crate) header: InHeader,
+    pub(crate) offset: u64,
+    pub(crate) whence: Whence,
+}
+
 /// An answer under construction.
 #[derive(Debug)]
-pub(crate) struct Reply(Vec<u8>);
+pub struct Reply(Vec<u8>);
 
+#[allow(clippy::new_without_default)] // `new` is what readers expect of scratch space
 impl Reply {
     /// An empty answer.
-    pub(crate) fn new() -> Reply {
+    pub fn new() -> Reply {
         Reply(vec![0; HEADER])
     }
 
     /// Drops the body.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.0.truncate(HEADER);
     }
 
@@ -27,12 +49,12 @@ impl Reply {
     }
 
     /// Adds a layout to the body.
-    pub(crate) fn put<T: IntoBytes + Immutable>(&mut self, value: &T) {
+    pub fn put<T: IntoBytes + Immutable>(&mut self, value: &T) {
         self.0.extend_from_slice(value.as_bytes());
     }
 
     /// Adds bytes to the body.
-    pub(crate) fn put_bytes(&mut self, bytes: &[u8]) {
+    pub fn put_bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
@@ -65,18 +87,18 @@ impl Reply {
     }
 
     /// The message that answers request `unique` with the body.
-    pub(crate) fn success(&mut self, unique: u64) -> &[u8] {
+    pub fn success(&mut self, unique: u64) -> &[u8] {
         self.seal(unique, 0)
     }
 
     /// The message that answers request `unique` with `errno`; the body is dropped.
-    pub(crate) fn failure(&mut self, unique: u64, errno: Errno) -> &[u8] {
+    pub fn failure(&mut self, unique: u64, errno: Errno) -> &[u8] {
         self.clear();
         self.seal(unique, -errno.raw())
     }
 
     /// The message that notifies the kernel of `code` with the body.
-    pub(crate) fn notification(&mut self, code: i32) -> &[u8] {
+    pub fn notification(&mut self, code: i32) -> &[u8] {
         self.seal(0, code)
     }
 

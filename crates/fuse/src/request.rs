@@ -8,18 +8,21 @@
 
 use crate::abi::{self, opcode};
 use sluice_vfs::Errno;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// One request, borrowed from the buffer that it was read into.
 #[derive(Debug)]
-pub(crate) struct Request<'a> {
-    pub(crate) header: abi::InHeader,
-    pub(crate) operation: Operation<'a>,
+pub struct Request<'a> {
+    /// Its header.
+    pub header: abi::InHeader,
+    /// What is asked.
+    pub operation: Operation<'a>,
 }
 
 /// The operation of a request.
 #[derive(Debug)]
-pub(crate) enum Operation<'a> {
+#[allow(missing_docs)] // the kernel's names
+pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
@@ -118,11 +121,11 @@ pub(crate) enum Operation<'a> {
 
 /// The nodes of a BATCH_FORGET.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Forgets<'a>(&'a [u8]);
+pub struct Forgets<'a>(&'a [u8]);
 
 impl Forgets<'_> {
     /// Each node and how many lookups of it to give back.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = abi::ForgetOne> {
+    pub fn iter(&self) -> impl Iterator<Item = abi::ForgetOne> {
         self.0
             .chunks_exact(size_of::<abi::ForgetOne>())
             .filter_map(|bytes| abi::ForgetOne::read_from_bytes(bytes).ok())
@@ -131,14 +134,16 @@ impl Forgets<'_> {
 
 /// A message that is not a request. When its header was whole, `unique` says which request to answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Malformed {
-    pub(crate) unique: Option<u64>,
-    pub(crate) errno: Errno,
+pub struct Malformed {
+    /// The request.
+    pub unique: Option<u64>,
+    /// Its answer.
+    pub errno: Errno,
 }
 
 impl<'a> Request<'a> {
     /// Takes `bytes`, one whole message, apart.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Request<'a>, Malformed> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Request<'a>, Malformed> {
         let Ok((header, _)) = abi::InHeader::read_from_prefix(bytes) else {
             return Err(Malformed { unique: None, errno: Errno::EIO });
         };
@@ -297,40 +302,25 @@ impl<'a> MessageRest<'a> {
     }
 }
 
+/// The bytes of a request: `header`, whose length is set here, and the parts of its body.
+pub fn request_bytes(header: abi::InHeader, body: &[&[u8]]) -> Vec<u8> {
+    let len = size_of::<abi::InHeader>() + body.iter().map(|part| part.len()).sum::<usize>();
+    let header = abi::InHeader { len: u32::try_from(len).unwrap_or(u32::MAX), ..header };
+    [&[header.as_bytes()], body].concat().concat()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use zerocopy::IntoBytes;
+    use sluice_sync::random::Random;
+    use zerocopy::FromZeros;
 
     /// A whole message with the given opcode, node and body.
     pub(crate) fn message(opcode: u32, nodeid: u64, body: &[&[u8]]) -> Vec<u8> {
-        let len = size_of::<abi::InHeader>() + body.iter().map(|part| part.len()).sum::<usize>();
-        let header = abi::InHeader {
-            len: u32::try_from(len).expect("test messages are small"),
-            opcode,
-            unique: 7,
-            nodeid,
-            uid: 0,
-            gid: 0,
-            pid: 1,
-            total_extlen: 0,
-            padding: 0,
-        };
-        let mut bytes = header.as_bytes().to_vec();
-        body.iter().for_each(|part| bytes.extend_from_slice(part));
-        bytes
-    }
-
-    /// A small deterministic generator (xorshift), so that a failing seed can be run again.
-    pub(crate) struct Random(pub(crate) u64);
-
-    impl Random {
-        pub(crate) fn next(&mut self) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0
-        }
+        super::request_bytes(
+            abi::InHeader { opcode, unique: 7, nodeid, pid: 1, ..abi::InHeader::new_zeroed() },
+            body,
+        )
     }
 
     #[test]
@@ -373,20 +363,39 @@ pub(crate) mod tests {
 
     #[test]
     fn no_message_makes_the_parser_panic() {
-        let mut random = Random(0x5eed);
+        let mut random = Random::new(0x5eed);
         let mut bytes = vec![0_u8; 256];
         for round in 0..200_000_u64 {
-            bytes.resize((random.next() % 256) as usize, 0);
-            bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
+            bytes.resize(random.below(256), 0);
+            bytes.iter_mut().for_each(|byte| *byte = random.bits() as u8);
             // Three of four messages have a true length and a known opcode, so that the bodies are reached.
             if round % 4 != 0 && bytes.len() >= 40 {
                 let len = bytes.len() as u32;
                 bytes[..4].copy_from_slice(&len.to_ne_bytes());
-                bytes[4..8].copy_from_slice(&((random.next() % opcode::COUNT as u64) as u32).to_ne_bytes());
+                bytes[4..8].copy_from_slice(&(random.below(opcode::COUNT) as u32).to_ne_bytes());
             }
             if let Ok(Request { operation: Operation::BatchForget(forgets), .. }) = Request::parse(&bytes) {
                 assert!(forgets.iter().count() * 16 <= bytes.len());
             }
         }
     }
+}
+
+/// A lock request.
+#[derive(Clone, Copy)]
+pub(crate) struct LockRequest {
+    pub(crate) header: abi::InHeader,
+    pub(crate) ask: Ask,
+    pub(crate) arg: abi::LkIn,
+}
+
+/// The kind of a lock request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// GETLK: what is in the way.
+    Test,
+    /// SETLK: the lock, now or not at all.
+    Try,
+    /// SETLKW: the lock.
+    Wait,
 }

@@ -1,7 +1,7 @@
 //! Session: a mount from its making to its end.
 //!
 //! # Theory
-//! [`Mount::new`] mounts, answers INIT, and starts the workers; each worker serves requests until the kernel
+//! [`MountOptions::mount`] mounts, answers INIT, and starts the workers; each worker serves requests until the kernel
 //! says that the mount is gone. The last worker to end gives back what the kernel held.
 //! Dropping a [`Mount`] unmounts, also while a panic unwinds. If files are still in use then, the mount is
 //! detached: it disappears from the tree at once, and its workers serve those files until they are closed.
@@ -11,24 +11,39 @@
 
 use crate::connection::Connection;
 use crate::control::Server;
+use crate::event::{Event, Serving};
 use crate::handler::start_seeks;
 use crate::lock_class::{CONTROL, PROGRESS};
-use crate::notify::{self, Serving, Watcher};
+use crate::notify;
 use crate::reply::Reply;
 use crate::transport::crew::Crew;
 use crate::transport::dev_fuse::{self, DevFuse, HEADROOM};
 use crate::transport::policy::{self, InKernel};
 use crate::transport::uring;
-use crate::{MountError, MountOptions, Transport, mount};
+use crate::{Ended, MountError, MountOptions, Transport, mount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use sluice_sync::thread::{Builder, JoinHandle};
 use sluice_sync::{Arc, Condvar, Mutex, mpsc};
-use sluice_vfs::Superblock;
-use std::io;
+use sluice_vfs::{Fs, Superblock};
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 /// A mounted file system. Dropping it unmounts.
+///
+/// Programs see the changes that this process makes in its [`Fs`] at once, and the reverse.
+///
+/// ```no_run
+/// use sluice_fuse::Mount;
+/// use sluice_vfs::Fs;
+///
+/// let fs = Fs::new();
+/// fs.write("/hello", "world")?;
+/// let mount = Mount::new(&fs, "/mnt")?;
+/// assert_eq!(std::fs::read_to_string("/mnt/hello")?, "world");
+/// mount.unmount()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Mount {
     shared: Arc<MountShared>,
     connection: Arc<Connection>,
@@ -56,16 +71,8 @@ struct SessionEnd {
     detached: bool,
 }
 
-/// How a mount ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// Nobody used it.
-    Unmounted,
-    /// Files were in use, and it was taken out of the tree all the same. They are cut off when its server ends.
-    Detached,
-}
-
 /// SIGTERM, SIGINT and SIGHUP, caught. From [`catch`](Self::catch) on they no longer end the process.
+#[derive(Debug)]
 pub struct StopSignals(Signals);
 
 impl StopSignals {
@@ -82,7 +89,8 @@ impl StopSignals {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn on_each(self, stop: impl Fn() + Send + 'static) -> io::Result<Stopping> {
+    #[doc(hidden)]
+    pub fn on_each(self, stop: impl Fn() + Send + 'static) -> io::Result<Stopping> {
         let StopSignals(mut signals) = self;
         let handle = signals.handle();
         let thread = Builder::new().name("sluice-signals".into());
@@ -92,34 +100,38 @@ impl StopSignals {
 }
 
 /// The thread that waits for signals.
-pub(crate) struct Stopping {
+pub struct Stopping {
     handle: Handle,
     thread: JoinHandle<()>,
 }
 
 impl Stopping {
-    pub(crate) fn end(self) {
+    /// Ends the wait.
+    pub fn end(self) {
         self.handle.close();
         // The thread ends when the handle is closed; it does not panic.
         let _ = self.thread.join();
     }
 }
 
-impl Mount {
+impl fmt::Debug for Mount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dir, device) = (self.dir(), self.device());
+        f.debug_struct("Mount").field("dir", &dir).field("device", &device).finish_non_exhaustive()
+    }
+}
+
+impl MountOptions {
     /// Mounts `superblock` on `dir` and serves it on threads of its own. When this returns the mount works.
     ///
     /// # Errors
     /// See [`MountError`]; nothing is left mounted.
-    pub fn new(
-        superblock: Arc<Superblock>,
-        dir: &Path,
-        mut options: MountOptions,
-    ) -> Result<Mount, MountError> {
-        let dir = mount::mountpoint(dir)?;
+    pub fn mount(self, superblock: &Arc<Superblock>, dir: impl AsRef<Path>) -> Result<Mount, MountError> {
+        let (dir, mut options) = (mount::mountpoint(dir.as_ref())?, self);
         mount::check_checks(&options)?;
         if options.writeback && !options.dedicated {
             return Err(MountError::Writeback(
-                "only where nobody but the kernel can write, which this program cannot promise: use `sluice mount`",
+                "only where nobody but the kernel can write: a program that promises that sets `dedicated`",
             ));
         }
         let asked = options.transport;
@@ -128,10 +140,35 @@ impl Mount {
             // For a reason that only shows when it is tried, such as a filter of system calls.
             Err(MountError::Transport(_)) if asked == Transport::Auto => {
                 options.transport = Transport::Classic;
-                Mount::with(superblock, dir, options)
+                Mount::with(superblock.clone(), dir, options)
             }
             decided => decided,
         }
+    }
+}
+
+impl Mount {
+    /// Mounts the file system at the bottom of the tree of `fs` on `dir`, and serves it on threads of its own. When this returns the
+    /// mount works.
+    ///
+    /// # Errors
+    /// See [`MountError`]; nothing is left mounted.
+    pub fn new(fs: &Fs, dir: impl AsRef<Path>) -> Result<Mount, MountError> {
+        Mount::builder().mount(fs.superblock(), dir)
+    }
+
+    /// The options of a mount.
+    ///
+    /// ```no_run
+    /// use sluice_fuse::Mount;
+    /// use sluice_vfs::Fs;
+    ///
+    /// let fs = Fs::new();
+    /// let mount = Mount::builder().read_only(true).noatime(true).mount(fs.superblock(), "/mnt")?;
+    /// # Ok::<(), sluice_fuse::MountError>(())
+    /// ```
+    pub fn builder() -> MountOptions {
+        MountOptions::default()
     }
 
     /// Mounts on `dir`, an absolute path, with the transport that `options` name.
@@ -156,18 +193,14 @@ impl Mount {
         let mount = Mount { shared, connection };
 
         let writeback = mount.connection.options.writeback;
-        let watcher = Watcher { connection: Arc::downgrade(&mount.connection), is_alone: writeback };
-        let observer =
-            mount.connection.superblock.observe(Arc::new(watcher)).map_err(|_| match writeback {
-                true => MountError::Writeback("the file system has another mount: unmount that first"),
-                false => MountError::Alone,
-            })?;
-        // Nobody else sets it.
-        let _ = mount.connection.observer.set(observer);
+        mount.connection.observe(writeback).map_err(|_| match writeback {
+            true => MountError::Writeback("the file system has another mount: unmount that first"),
+            false => MountError::Alone,
+        })?;
         mount.connection.make_lock_file()?;
         negotiate(&mount.connection, &device, buffer_len)?;
         mount.start(&device, buffer_len, events)?;
-        *mount.shared.control.lock() = Server::start(number, &mount.connection);
+        *mount.shared.control.lock() = Server::start(number, &mount.connection, &device);
         Ok(mount)
     }
 
@@ -249,7 +282,7 @@ impl Mount {
         &self,
         device: &Arc<DevFuse>,
         buffer_len: usize,
-        events: mpsc::Receiver<notify::Event>,
+        events: mpsc::Receiver<Event>,
     ) -> Result<(), MountError> {
         let uring = self.connection.negotiated.get().is_some_and(|negotiated| negotiated.uring);
         if self.connection.options.transport == Transport::Uring && !uring {

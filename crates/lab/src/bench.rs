@@ -5,7 +5,7 @@ use crate::footprint::{self, Footprint};
 use crate::row::{Origin, Row};
 use crate::target::{DEFAULT_OPS, Ready, Spec, Target, simulated_run};
 use crate::timed_run::{Limit, Outcome, Setting, timed_run};
-use crate::workload::{Shape, Workload};
+use crate::workload::{Shape, TREE_ENTRIES, Workload};
 use sluice_console::corpus::Corpus;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::interrupt::Interrupt;
@@ -14,8 +14,6 @@ use sluice_machine::Machine;
 use sluice_sync::{Arc, cpu};
 use std::path::PathBuf;
 
-/// Entries of the source tree that `untar` and `rmtree` work on.
-pub(crate) const TREE_ENTRIES: usize = 2000;
 /// More tasks than any suite has; a slip of the hand shall not fill the machine's table of tasks.
 const TASKS_MAX: usize = 10_000;
 /// Seed of the first run on a simulated machine; each further run has the next.

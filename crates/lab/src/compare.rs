@@ -28,7 +28,7 @@ const RESULT_MAX: u64 = 64 << 20;
 /// What a pair of rows shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// More operations a second, beyond chance.
+    /// More operations a second, beyond random.
     Faster,
     /// Fewer.
     Slower,
@@ -273,7 +273,7 @@ fn together(rows: &[Row]) -> Vec<Row> {
 mod tests {
     use super::*;
     use crate::row::Origin;
-    use crate::stats::Chance;
+    use sluice_sync::random::Random;
 
     fn row(workload: &str, rates: &[f64]) -> Row {
         let origin = Origin { machine: "m".into(), kernel: "k".into(), command: None };
@@ -326,10 +326,10 @@ mod tests {
     #[test]
     fn results_without_a_difference_give_no_verdict_in_twenty_of_twenty_repetitions() {
         for seed in 0..20 {
-            let mut chance = Chance(seed);
+            let mut random = Random::new(seed);
             let mut runs = || {
-                let noise = |chance: &mut Chance| 1.0 + 0.06 * ((chance.next() % 1000) as f64 / 1000.0 - 0.5);
-                (0..5).map(|_| 1e6 * noise(&mut chance)).collect::<Vec<f64>>()
+                let noise = |random: &mut Random| 1.0 + 0.06 * ((random.below(1000)) as f64 / 1000.0 - 0.5);
+                (0..5).map(|_| 1e6 * noise(&mut random)).collect::<Vec<f64>>()
             };
             let before: Vec<Row> = ["a", "b", "c", "d", "e"].map(|name| row(name, &runs())).into();
             let after: Vec<Row> = ["a", "b", "c", "d", "e"].map(|name| row(name, &runs())).into();
@@ -350,8 +350,8 @@ mod tests {
     fn processes_that_differ_by_chance_are_no_difference() {
         // Each line is a process with a speed of its own, in which five runs hardly differ.
         for seed in 0..20 {
-            let mut chance = Chance(seed * 77 + 1);
-            let mut uniform = |width: f64| 1.0 + width * ((chance.next() % 1000) as f64 / 1000.0 - 0.5);
+            let mut random = Random::new(seed * 77 + 1);
+            let mut uniform = |width: f64| 1.0 + width * ((random.below(1000)) as f64 / 1000.0 - 0.5);
             let mut side = || {
                 let mut lines = Vec::new();
                 for _ in 0..5 {

@@ -26,6 +26,7 @@ pub mod distance;
 pub mod experiment;
 pub mod footprint;
 pub mod history;
+pub mod hot_lines;
 pub mod report;
 pub mod row;
 pub mod row_table;

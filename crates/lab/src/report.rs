@@ -119,7 +119,8 @@ fn facts(rows: &[Row]) -> String {
 mod tests {
     use super::*;
     use crate::compare::compare;
-    use crate::row::{HotLine, HotPlace, Origin};
+    use crate::hot_lines::{HotLine, HotPlace};
+    use crate::row::Origin;
 
     fn rows(scale: f64) -> Vec<Row> {
         let origin =

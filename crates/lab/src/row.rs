@@ -1,5 +1,6 @@
 //! Row: one line of `bench --json`, and how the runs behind it are summed up.
 
+use crate::hot_lines::{HotLine, HotPlace};
 use crate::sleep_places::SleepPlaces;
 use crate::stats::{median, median_interval, standard_deviation};
 use crate::timed_run::{Outcome, latencies, total};
@@ -115,30 +116,6 @@ pub struct Row {
     /// The command line.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub command: Option<String>,
-}
-
-/// A cache line of the simulated machine that CPUs waited for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HotLine {
-    /// The type and field that lie in it.
-    pub name: String,
-    /// CPUs that wrote it.
-    pub writers: usize,
-    /// Cycles that CPUs waited for it per operation.
-    pub wait_cycles_per_op: f64,
-}
-
-/// A place in the source where CPUs of the simulated machine waited for cache lines.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HotPlace {
-    /// File and line.
-    pub name: String,
-    /// How many cache lines they waited for there.
-    pub lines: u64,
-    /// How often a line had to be brought, per operation.
-    pub misses_per_op: f64,
-    /// Cycles that CPUs waited there per operation.
-    pub wait_cycles_per_op: f64,
 }
 
 /// Facts common to all rows of a benchmark.

@@ -38,7 +38,7 @@ impl On {
         match self {
             On::Ram => Ok(Superblock::new(options)),
             On::Store => {
-                let store = StoreOptions { background: false, log_size: LOG_SIZE, ..StoreOptions::default() };
+                let store = StoreOptions::default().background(false).log_size(LOG_SIZE);
                 Superblock::create_in(Store::in_memory(store)?, options)
             }
         }

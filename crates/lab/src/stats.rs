@@ -19,6 +19,8 @@
 //! Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), chapter 13; Welch (1947); the expansion of
 //! Student's quantile: Abramowitz and Stegun, 26.7.5.
 
+use sluice_sync::random::Random;
+
 /// The median; of an even number of values the mean of the middle two. `None` for no values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -63,11 +65,11 @@ const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The bootstrap interval of the median at `confidence` (0 to 1). `None` below two values.
 pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
-    let mut chance = Chance(SEED);
+    let mut random = Random::new(SEED);
     if values.len() < 2 {
         return None;
     }
-    middle((0..DRAWS).filter_map(|_| median(&chance.draw(values))).collect(), confidence)
+    middle((0..DRAWS).filter_map(|_| median(&sample(&mut random, values))).collect(), confidence)
 }
 
 /// The ratio of `after` to `before`: the median of the pairs' ratios, or the ratio of the medians. `None` for no
@@ -84,12 +86,12 @@ pub fn ratio_interval(before: &[f64], after: &[f64], confidence: f64) -> Option<
     if are_pairs(before, after) {
         return median_interval(&pair_ratios(before, after), confidence);
     }
-    let mut chance = Chance(SEED);
+    let mut random = Random::new(SEED);
     if before.len() < 2 || after.len() < 2 {
         return None;
     }
-    let ratios =
-        (0..DRAWS).filter_map(|_| Some(median(&chance.draw(after))? / median(&chance.draw(before))?));
+    let ratios = (0..DRAWS)
+        .filter_map(|_| Some(median(&sample(&mut random, after))? / median(&sample(&mut random, before))?));
     middle(ratios.filter(|ratio| ratio.is_finite()).collect(), confidence)
 }
 
@@ -157,22 +159,9 @@ fn student_quantile(freedom: f64) -> f64 {
         + (3.0 * z(7) + 19.0 * z(5) + 17.0 * z(3) - 15.0 * NORMAL) / (384.0 * freedom.powi(3))
 }
 
-/// A generator of chance (splitmix64, Steele et al. 2014).
-pub(crate) struct Chance(pub(crate) u64);
-
-impl Chance {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A sample of the same size as `values`, with replacement.
-    fn draw(&mut self, values: &[f64]) -> Vec<f64> {
-        values.iter().map(|_| values[(self.next() % values.len() as u64) as usize]).collect()
-    }
+/// A sample of the same size as `values`, with replacement.
+fn sample(random: &mut Random, values: &[f64]) -> Vec<f64> {
+    values.iter().map(|_| random.pick(values)).collect()
 }
 
 #[cfg(test)]
@@ -198,16 +187,16 @@ mod tests {
     }
 
     /// `count` rates around `mean`, with a noise of `sd` (a share of the mean) that is nearly normal.
-    fn noisy(chance: &mut Chance, count: usize, mean: f64, sd: f64) -> Vec<f64> {
-        let mut uniform = || (chance.next() >> 11) as f64 / (1u64 << 53) as f64;
+    fn noisy(random: &mut Random, count: usize, mean: f64, sd: f64) -> Vec<f64> {
+        let mut uniform = || (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
         let mut normal = || (0..12).map(|_| uniform()).sum::<f64>() - 6.0;
         (0..count).map(|_| mean * (sd * normal()).exp()).collect()
     }
 
     #[test]
     fn the_interval_of_a_median_holds_it_and_shrinks_with_runs() {
-        let mut chance = Chance(1);
-        let (few, many) = (noisy(&mut chance, 5, 100.0, 0.05), noisy(&mut chance, 50, 100.0, 0.05));
+        let mut random = Random::new(1);
+        let (few, many) = (noisy(&mut random, 5, 100.0, 0.05), noisy(&mut random, 50, 100.0, 0.05));
         let width = |runs: &[f64]| median_interval(runs, 0.95).map(|i| i.high - i.low).unwrap();
         let interval = median_interval(&few, 0.95).unwrap();
         assert!(!interval.excludes(median(&few).unwrap()));
@@ -220,8 +209,8 @@ mod tests {
         // 20 repetitions of 50 rows: with few runs and with pairs, quiet and noisy.
         for (runs, sd) in [(5, 0.01), (5, 0.1), (9, 0.03), (15, 0.1)] {
             let found = (0..1000u64).filter(|seed| {
-                let mut chance = Chance(seed * 7919 + 1);
-                let (a, b) = (noisy(&mut chance, runs, 1e6, sd), noisy(&mut chance, runs, 1e6, sd));
+                let mut random = Random::new(seed * 7919 + 1);
+                let (a, b) = (noisy(&mut random, runs, 1e6, sd), noisy(&mut random, runs, 1e6, sd));
                 differ(&a, &b)
             });
             let found = found.count();
@@ -232,8 +221,8 @@ mod tests {
     #[test]
     fn a_difference_of_a_tenth_is_found_in_a_noise_of_a_fiftieth() {
         let found = (0..100u64).filter(|seed| {
-            let mut chance = Chance(seed * 31 + 5);
-            let (a, b) = (noisy(&mut chance, 9, 1e6, 0.02), noisy(&mut chance, 9, 0.9e6, 0.02));
+            let mut random = Random::new(seed * 31 + 5);
+            let (a, b) = (noisy(&mut random, 9, 1e6, 0.02), noisy(&mut random, 9, 0.9e6, 0.02));
             differ(&a, &b)
         });
         assert!(found.count() >= 99);
@@ -244,10 +233,10 @@ mod tests {
     #[test]
     fn noise_that_the_halves_of_a_pair_share_hides_nothing() {
         let found = (0..50u64).filter(|seed| {
-            let mut chance = Chance(seed * 17 + 3);
-            let neighbours = noisy(&mut chance, 15, 1e6, 0.5);
+            let mut random = Random::new(seed * 17 + 3);
+            let neighbours = noisy(&mut random, 15, 1e6, 0.5);
             let mut side = |speed: f64| {
-                let own = noisy(&mut chance, 15, speed, 0.02);
+                let own = noisy(&mut random, 15, speed, 0.02);
                 neighbours.iter().zip(own).map(|(rate, own)| rate * own).collect::<Vec<f64>>()
             };
             differ(&side(1.0), &side(0.95))

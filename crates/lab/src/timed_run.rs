@@ -24,7 +24,7 @@ mod threads;
 
 pub use processes::serve;
 
-use crate::row::{HotLine, HotPlace};
+use crate::hot_lines::{HotLine, HotPlace};
 use crate::sleep_places::SleepPlaces;
 use crate::target::{Target, remove_tree, with_task};
 use crate::workload::{Shape, Workload};

@@ -32,6 +32,9 @@ use sluice_console::corpus::Corpus;
 use sluice_console::failure::{Failure, Result};
 use sluice_sync::Arc;
 
+/// Entries of the source tree that `untar` and `rmtree` work on.
+pub(crate) const TREE_ENTRIES: usize = 2000;
+
 /// One task of a run.
 pub trait Task {
     /// Makes the next pass possible. Not timed. Called once before steady tasks.

@@ -1,5 +1,6 @@
 //! Cancel: a token by which any thread can end the lock waits of others.
 
+use crate::LockError;
 use crate::lock_class::CANCEL_TOKEN;
 use crate::wait::WaitSlot;
 use sluice_sync::time::{Duration, Instant};
@@ -37,7 +38,7 @@ impl Cancel {
         Cancel { token: None, deadline: None }
     }
 
-    /// A token that ends waits with [`LockError::TimedOut`](crate::LockError::TimedOut) at `deadline`.
+    /// A token that ends waits with [`LockError::TimedOut`] at `deadline`.
     pub fn with_deadline(deadline: Instant) -> Self {
         Cancel { deadline: Some(deadline), ..Self::new() }
     }
@@ -48,7 +49,7 @@ impl Cancel {
     }
 
     /// Ends all present and future waits under this token with
-    /// [`LockError::Interrupted`](crate::LockError::Interrupted). May be called again.
+    /// [`LockError::Interrupted`]. May be called again.
     pub fn cancel(&self) {
         let Some(token) = &self.token else { return };
         let sleepers = {
@@ -76,8 +77,19 @@ impl Cancel {
         Cancel { deadline: Some(self.deadline.map_or(deadline, |at| at.min(deadline))), ..self.clone() }
     }
 
+    /// Sleeps in `slot` as [`WaitSlot::sleep`] says, until the token is cancelled or its time is over.
+    pub(crate) fn sleep(
+        &self,
+        slot: &Arc<WaitSlot>,
+        claim: impl Fn() -> Option<Result<(), LockError>>,
+        withdraw: impl FnOnce() -> bool,
+    ) -> Result<(), LockError> {
+        let _registration = self.register(slot);
+        slot.sleep(self.deadline, claim, withdraw)
+    }
+
     /// Has `slot` interrupted when the token is cancelled, now if it is already, until the result is dropped.
-    pub(crate) fn register<'a>(&'a self, slot: &'a Arc<WaitSlot>) -> Registration<'a> {
+    fn register<'a>(&'a self, slot: &'a Arc<WaitSlot>) -> Registration<'a> {
         if let Some(token) = &self.token {
             let mut token = token.lock();
             let cancelled = token.cancelled;
@@ -103,7 +115,7 @@ impl fmt::Debug for Cancel {
 }
 
 /// A slot's place among the sleepers of a token; left on drop.
-pub(crate) struct Registration<'a> {
+struct Registration<'a> {
     cancel: &'a Cancel,
     slot: &'a Arc<WaitSlot>,
 }

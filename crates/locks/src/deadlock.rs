@@ -39,9 +39,10 @@
 
 use crate::LockError;
 use crate::domain::LockDomain;
-use crate::file::FileState;
+use crate::file_state::{FileState, Wait};
+use crate::outcomes::Outcomes;
 use crate::space::{Around, Edge};
-use crate::wait::{Outcomes, Then, Wait};
+use crate::wait::Then;
 use crate::wait_table::WaitTable;
 use sluice_sync::{Arc, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -85,7 +86,12 @@ struct SearchStep {
 
 /// Searches for cycles through the request `suspect` until none is left, or until the request had to be withdrawn: then
 /// returns its continuation.
-fn search(domain: &LockDomain, waits: &WaitTable, suspect: &Wait, outcomes: &mut Outcomes) -> Option<Then> {
+fn search(
+    domain: &LockDomain,
+    waits: &WaitTable<Wait>,
+    suspect: &Wait,
+    outcomes: &mut Outcomes,
+) -> Option<Then> {
     let searching = waits.searching.lock();
     loop {
         // After a charge that was not proved, somebody got on meanwhile, and the next search sees that.
@@ -97,7 +103,7 @@ fn search(domain: &LockDomain, waits: &WaitTable, suspect: &Wait, outcomes: &mut
 }
 
 /// A way from the request `suspect` back to its own process: the first step is that request.
-fn charge(waits: &WaitTable, suspect: &Wait) -> Option<Vec<SearchStep>> {
+fn charge(waits: &WaitTable<Wait>, suspect: &Wait) -> Option<Vec<SearchStep>> {
     let origin = suspect.process()?;
     // By the process that it leads to.
     let mut steps: BTreeMap<u64, (SearchStep, Option<u64>)> = BTreeMap::new();

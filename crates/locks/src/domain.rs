@@ -1,10 +1,8 @@
 //! LockDomain: what the lock states of all files of one process namespace share.
 
-use crate::file::FileState;
-use crate::list::{self, LockEntry};
+use crate::file_state::{FileState, Wait};
 use crate::lock_class::DOMAIN_FILES;
 use crate::quota::Quota;
-use crate::statistics::FileStatistics;
 use crate::wait_table::WaitTable;
 use sluice_sync::percpu::PerCpuList;
 use sluice_sync::time::Duration;
@@ -52,7 +50,7 @@ impl Default for DomainOptions {
 /// One for each process namespace.
 pub struct LockDomain {
     /// Which owner waits where. `None`: deadlock detection is off. *immutable; looks after itself*
-    pub(crate) waits: Option<WaitTable>,
+    pub(crate) waits: Option<WaitTable<Wait>>,
     /// *immutable; looks after itself*
     pub(crate) quota: Quota,
     /// See [`DomainOptions::bypass_max`]. *immutable*
@@ -68,32 +66,15 @@ impl LockDomain {
     pub fn new(options: DomainOptions) -> Arc<LockDomain> {
         Arc::new(LockDomain {
             waits: options.deadlock_detection.then(WaitTable::default),
-            quota: Quota::new(&options),
+            quota: Quota::new(options.max_locks, options.max_locks_of_owner),
             bypass_max: options.bypass_max,
             lease_break: options.lease_break,
             files: PerCpuList::with_class(&DOMAIN_FILES),
         })
     }
 
-    /// All granted locks, each followed by the requests that wait for it, file by file in the order of inode numbers.
-    /// The ranges of one file, or its flocks, are listed as of one moment; the two kinds, and different files, are read
-    /// one after the other.
-    pub fn list(&self) -> Vec<LockEntry> {
-        let mut entries = Vec::new();
-        for file in self.live_files() {
-            list::append(&file, &mut entries);
-        }
-        entries
-    }
-
-    /// The statistics of each file since its first lock, busiest first.
-    pub fn statistics(&self) -> Vec<FileStatistics> {
-        let mut files: Vec<_> = self.live_files().iter().map(|file| FileStatistics::of(file)).collect();
-        files.sort_by_key(|file| std::cmp::Reverse((file.waits, file.grants)));
-        files
-    }
-
-    fn live_files(&self) -> Vec<Arc<FileState>> {
+    /// The files that still live, in the order of inode numbers.
+    pub(crate) fn live_files(&self) -> Vec<Arc<FileState>> {
         let mut files = Vec::new();
         self.files.for_each(|file| files.extend(file.upgrade()));
         files.sort_by_key(|file| (file.dev, file.ino));

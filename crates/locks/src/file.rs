@@ -1,10 +1,12 @@
 //! FileLocks: the lock state of one inode, and the calls on it.
 
+use crate::file_state::{FileState, Wait};
 use crate::lease::{Breaker, Breaking, LeaseRequest, Leases, Notice, Promise};
 use crate::lock_class::{FILE_FLOCKS, FILE_RANGES};
+use crate::outcomes::Outcomes;
 use crate::sole::Sole;
 use crate::space::{Around, LockSpace};
-use crate::wait::{Detection, Done, Outcomes, Patience, Submitted, Then, Ticket, Wait, WaitSlot};
+use crate::wait::{Detection, Done, Patience, Submitted, Then, Ticket, WaitSlot};
 use crate::{Cancel, Kind, LockDomain, LockError, Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::percpu::list::Handle;
 use sluice_sync::{Arc, CachePadded, Inflatable};
@@ -20,37 +22,6 @@ pub struct FileLocks {
     listed: Handle,
     /// *immutable; looks after itself*
     pub(crate) state: Arc<FileState>,
-}
-
-/// The part of a file that the domain's list and its wait table see.
-pub(crate) struct FileState {
-    /// *immutable*
-    pub(crate) dev: u64,
-    /// *immutable*
-    pub(crate) ino: u64,
-    /// Locks of byte ranges. See the crate's lock order.
-    pub(crate) ranges: CachePadded<Inflatable<LockSpace>>,
-    /// Leases and delegations.
-    pub(crate) leases: CachePadded<Leases>,
-    /// Locks of the whole file, owned by descriptions. Neither space knows of the other.
-    pub(crate) flocks: CachePadded<Inflatable<LockSpace>>,
-}
-
-impl FileState {
-    /// Both spaces, one after the other.
-    pub(crate) fn spaces(&self) -> [&Inflatable<LockSpace>; 2] {
-        [&self.ranges, &self.flocks]
-    }
-
-    /// The space that `ticket` is of.
-    pub(crate) fn of(&self, ticket: Ticket) -> &Inflatable<LockSpace> {
-        self.space(ticket.is_flock)
-    }
-
-    /// The space of flock, or that of byte ranges.
-    pub(crate) fn space(&self, is_flock: bool) -> &Inflatable<LockSpace> {
-        if is_flock { &self.flocks } else { &self.ranges }
-    }
 }
 
 /// For requests that do not wait.
@@ -403,12 +374,7 @@ impl FileLocks {
             match (self.request(request, is_flock, then, &note), slot) {
                 (Err(LockError::WouldBlock), _) => patience.pause(),
                 (Ok(Submitted::Waiting(ticket)), Some(slot)) => {
-                    return WaitSlot::sleep(
-                        &slot,
-                        cancel,
-                        || self.claim(&ticket, &note),
-                        || self.cancel(&ticket),
-                    );
+                    return cancel.sleep(&slot, || self.claim(&ticket, &note), || self.cancel(&ticket));
                 }
                 (decided, _) => return decided.map(drop),
             }

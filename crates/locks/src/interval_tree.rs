@@ -365,7 +365,7 @@ fn join<T: Item>(children: &mut Vec<Child<T>>, at: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{Random, range};
+    use crate::tests::{range, seeded};
 
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Span(Range, u32);
@@ -414,14 +414,14 @@ mod tests {
 
     #[test]
     fn random_changes_agree_with_a_sorted_list() {
-        let mut random = Random::new("interval tree");
+        let mut random = seeded("interval tree");
         let mut tree = Tree::default();
         let mut list: Vec<Span> = Vec::new();
         for step in 0..30_000 {
             // Waves: the tree grows to a depth of three and shrinks to nothing.
             let growing = step / 5_000 % 2 == 0;
-            let from = random.below(2_000) as u64;
-            let span = Span(range(from, from + random.below(40) as u64), random.below(4) as u32);
+            let from = random.below(2_000);
+            let span = Span(range(from, from + random.below(40)), random.below(4));
             let at = list.partition_point(|other| other.key() < span.key());
             let is_there = list.get(at).is_some_and(|other| other.key() == span.key());
             if is_there {

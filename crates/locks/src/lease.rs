@@ -414,7 +414,7 @@ impl Leases {
             let Some(cancel) = wait else { break Err(LockError::WouldBlock) };
             // Called, it looks again; so it does when a holder's time is over.
             let ends_for = cancel.deadline();
-            match WaitSlot::sleep(&slot, &cancel.until(deadline), || Some(Ok(())), || true) {
+            match cancel.until(deadline).sleep(&slot, || Some(Ok(())), || true) {
                 Ok(()) => {}
                 Err(LockError::TimedOut) if ends_for.is_none_or(|at| Instant::now() < at) => {}
                 Err(error) => break Err(error),

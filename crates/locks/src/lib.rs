@@ -99,17 +99,20 @@
 //! POSIX.1-2024 `fcntl`; Linux `fcntl(2)`, `flock(2)`, `proc_locks(5)`, and the behaviour of `fs/locks.c`.
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod cancel;
 mod deadlock;
 mod domain;
 mod error;
 mod file;
+mod file_state;
 mod future;
 mod interval_tree;
 mod lease;
 mod list;
 mod lock_class;
+mod outcomes;
 mod proc_locks;
 mod quota;
 mod range;

@@ -1,10 +1,11 @@
 //! Listing: every lock and every waiting request, as plain data.
 
-use crate::file::FileState;
+use crate::file_state::FileState;
 use crate::lease::{LeaseRequest, LeaseState, Promise};
 use crate::space::LockSpace;
-use crate::waiters::{WaiterPlace, Waiters};
-use crate::{Kind, Owner, Range, RangeLock, RangeRequest};
+use crate::wait::WaiterPlace;
+use crate::waiters::Waiters;
+use crate::{Kind, LockDomain, Owner, Range, RangeLock, RangeRequest};
 use std::collections::BTreeMap;
 
 /// Which call made a lock.
@@ -44,8 +45,21 @@ pub struct LockEntry {
     pub waits_for: Option<u64>,
 }
 
+impl LockDomain {
+    /// All granted locks, each followed by the requests that wait for it, file by file in the order of inode numbers.
+    /// The ranges of one file, or its flocks, are listed as of one moment; the two kinds, and different files, are read
+    /// one after the other.
+    pub fn list(&self) -> Vec<LockEntry> {
+        let mut entries = Vec::new();
+        for file in self.live_files() {
+            append(&file, &mut entries);
+        }
+        entries
+    }
+}
+
 /// Appends the entries of `file`: each granted lock, then the requests that wait for it, oldest first.
-pub(crate) fn append(file: &FileState, entries: &mut Vec<LockEntry>) {
+fn append(file: &FileState, entries: &mut Vec<LockEntry>) {
     for space in file.spaces() {
         append_space(file, &space.lock(), entries);
     }

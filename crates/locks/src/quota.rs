@@ -10,7 +10,7 @@
 
 use crate::lock_class::OWNER_LOCKS;
 use crate::shards::Shards;
-use crate::{DomainOptions, LockError, Owner};
+use crate::{LockError, Owner};
 use sluice_sync::percpu::Budget;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,11 +25,11 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// The limits of `options`, of which nothing is used.
-    pub(crate) fn new(options: &DomainOptions) -> Self {
+    /// Limits on the records of the domain and of each owner; no record is counted yet.
+    pub(crate) fn new(all: Option<u64>, each: Option<u64>) -> Self {
         Quota {
-            all: options.max_locks.map(|limit| Budget::new(Some(limit), 0)),
-            each: options.max_locks_of_owner.map(|limit| (limit, Shards::new(&OWNER_LOCKS))),
+            all: all.map(|limit| Budget::new(Some(limit), 0)),
+            each: each.map(|limit| (limit, Shards::new(&OWNER_LOCKS))),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Most files never have two locks at once. Theirs come and go here, without the mutex of their space
 //! ([`Inflatable`](sluice_sync::Inflatable)). All other states are left to the [`LockSpace`].
 
-use crate::file::FileState;
+use crate::file_state::FileState;
 use crate::quota::Quota;
 use crate::space::LockSpace;
 use crate::{Owner, Range, RangeLock, RangeRequest};
@@ -40,8 +40,8 @@ impl Inflate for LockSpace {
 }
 
 impl FileState {
-    /// Grants `request` if there is no lock in its space, and then calls `note`. False if that is not certain: then
-    /// nothing is changed.
+    /// Grants `request` if there is no lock in its space, and then calls `note`. Returns false, and changes
+    /// nothing, if the space may have a lock.
     #[inline]
     pub(crate) fn grant_sole(
         &self,

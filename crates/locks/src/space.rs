@@ -17,14 +17,15 @@
 //! - if only a starving request is in its way, requests of the owners that the starving one waits for.
 
 use crate::domain::LockDomain;
-use crate::file::FileState;
+use crate::file_state::{FileState, Wait};
+use crate::outcomes::Outcomes;
 use crate::ranges::{InTheWay, Ranges};
-use crate::statistics::SpaceStatistics;
-use crate::wait::{Outcomes, Submitted, Then, Ticket, Wait};
+use crate::wait::{Submitted, Then, Ticket, WaiterPlace};
 use crate::wait_table::WaitTable;
-use crate::waiters::{Waiter, WaiterPlace, Waiters};
+use crate::waiters::{Waiter, Waiters};
 use crate::{LockError, Owner, Range, RangeRequest};
 use sluice_sync::Arc;
+use sluice_sync::time::{Instant, nanoseconds};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -38,6 +39,31 @@ pub(crate) struct LockSpace {
     pub(crate) statistics: SpaceStatistics,
     /// How often it is left as it is although it could be said in short: requests were in each other's way.
     pub(crate) unrest: u32,
+}
+
+/// The counts of one lock space. *Protected by the file state.*
+#[derive(Default)]
+pub(crate) struct SpaceStatistics {
+    pub(crate) grants: u64,
+    pub(crate) waits: u64,
+    pub(crate) bypasses: u64,
+    pub(crate) wait_ns_total: u64,
+    pub(crate) wait_ns_max: u64,
+}
+
+impl SpaceStatistics {
+    /// Counts a request that begins to wait, and numbers it.
+    pub(crate) fn count_wait(&mut self) -> u64 {
+        self.waits += 1;
+        self.waits
+    }
+
+    /// Adds a wait since `since` that ends now with a lock.
+    pub(crate) fn note_wait(&mut self, since: Instant) {
+        let wait_ns = nanoseconds(since.elapsed());
+        self.wait_ns_total = self.wait_ns_total.saturating_add(wait_ns);
+        self.wait_ns_max = self.wait_ns_max.max(wait_ns);
+    }
 }
 
 /// For so many changes a space stays whole after a request did not get its lock: where two CPUs fight for a lock, going to
@@ -148,7 +174,7 @@ impl LockSpace {
         let place = self.waiters.get_or_insert_default().push(number, request, then());
         let ticket = self.ticket(place);
         if let (Some(waits), Some(process)) = (self.detection(around), self.waiting_process(place)) {
-            waits.add(process, around.file, ticket);
+            waits.add(process, Wait { file: around.file.clone(), ticket });
             // The last request of a cycle sees the others here: each says that it waits before it looks.
             if self.processes_in_the_way(place).iter().any(|&process| waits.has(process)) {
                 outcomes.suspect(Wait { file: around.file.clone(), ticket });
@@ -158,7 +184,7 @@ impl LockSpace {
     }
 
     /// Where waits are noted, for requests of this space.
-    fn detection<'a>(&self, around: Around<'a>) -> Option<&'a WaitTable> {
+    fn detection<'a>(&self, around: Around<'a>) -> Option<&'a WaitTable<Wait>> {
         around.domain.waits.as_ref().filter(|_| !self.is_flock)
     }
 
@@ -324,7 +350,8 @@ impl LockSpace {
         let waiter = self.waiters.as_mut()?.remove(place)?;
         around.domain.quota.release(waiter.request.owner, 1);
         if let (Some(waits), Some(process)) = (self.detection(around), waiter.process()) {
-            waits.remove(process, around.file, self.ticket(place));
+            let ticket = self.ticket(place);
+            waits.remove(process, |wait| wait.ticket == ticket && Arc::ptr_eq(&wait.file, around.file));
         }
         Some(waiter)
     }

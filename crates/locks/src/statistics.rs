@@ -1,32 +1,7 @@
 //! Statistics: what happened to the locks of a file: which files are asked for most, and where the waiting is long.
 
-use crate::file::FileState;
-use sluice_sync::time::{Instant, nanoseconds};
-
-/// The counts of one lock space. *Protected by the file state.*
-#[derive(Default)]
-pub(crate) struct SpaceStatistics {
-    pub(crate) grants: u64,
-    waits: u64,
-    pub(crate) bypasses: u64,
-    wait_ns_total: u64,
-    wait_ns_max: u64,
-}
-
-impl SpaceStatistics {
-    /// Counts a request that begins to wait, and numbers it.
-    pub(crate) fn count_wait(&mut self) -> u64 {
-        self.waits += 1;
-        self.waits
-    }
-
-    /// Adds a wait since `since` that ends now with a lock.
-    pub(crate) fn note_wait(&mut self, since: Instant) {
-        let wait_ns = nanoseconds(since.elapsed());
-        self.wait_ns_total = self.wait_ns_total.saturating_add(wait_ns);
-        self.wait_ns_max = self.wait_ns_max.max(wait_ns);
-    }
-}
+use crate::LockDomain;
+use crate::file_state::FileState;
 
 /// Statistics of the locks of one file since its first lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,5 +42,14 @@ impl FileStatistics {
             sum.wait_ns_max = sum.wait_ns_max.max(statistics.wait_ns_max);
         }
         sum
+    }
+}
+
+impl LockDomain {
+    /// The statistics of each file since its first lock, busiest first.
+    pub fn statistics(&self) -> Vec<FileStatistics> {
+        let mut files: Vec<_> = self.live_files().iter().map(|file| FileStatistics::of(file)).collect();
+        files.sort_by_key(|file| std::cmp::Reverse((file.waits, file.grants)));
+        files
     }
 }

@@ -1,12 +1,9 @@
 //! Waits: tickets, completions, and the slot in which a blocked thread sleeps.
 
-use crate::file::FileState;
 use crate::lock_class::WAIT_SLOT;
-use crate::waiters::WaiterPlace;
-use crate::{Cancel, LockError};
+use crate::{Kind, LockError, Range};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex, thread};
-use std::collections::VecDeque;
 use std::mem;
 use std::task::{Context, Poll, Waker};
 
@@ -23,19 +20,27 @@ pub enum Detection {
     Off,
 }
 
+/// Where to find a waiting request. The older one is less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct WaiterPlace {
+    pub(crate) number: u64,
+    pub(crate) range: Range,
+    pub(crate) kind: Kind,
+}
+
+impl WaiterPlace {
+    /// The bytes that the requests of its group want.
+    pub(crate) fn group(&self) -> (u64, u64) {
+        (self.range.start(), self.range.end())
+    }
+}
+
 /// Names a waiting request of a file, for [`crate::FileLocks::cancel`]. Never used again for that file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
     pub(crate) place: WaiterPlace,
     /// In which of the file's spaces.
     pub(crate) is_flock: bool,
-}
-
-/// A waiting request of any file.
-#[derive(Clone)]
-pub(crate) struct Wait {
-    pub(crate) file: Arc<FileState>,
-    pub(crate) ticket: Ticket,
 }
 
 /// What became of a submitted request.
@@ -57,7 +62,7 @@ pub(crate) enum Then {
 
 impl Then {
     /// Delivers the outcome.
-    fn tell(self, outcome: Result<(), LockError>) {
+    pub(crate) fn tell(self, outcome: Result<(), LockError>) {
         match self {
             Then::Tell { done, .. } => done(outcome),
             Then::Call(slot) => slot.rouse(|state| state.outcome = Some(outcome)),
@@ -69,68 +74,6 @@ impl Then {
         match self {
             Then::Tell { detection, .. } => *detection,
             Then::Call(_) => Detection::ByOwner,
-        }
-    }
-}
-
-/// Findings under the file lock, to be acted on after its release. Mostly that is nothing.
-#[derive(Default)]
-pub(crate) struct Outcomes(Option<Box<Decisions>>);
-
-#[derive(Default)]
-struct Decisions {
-    /// Requests with their outcome, oldest first.
-    told: Vec<(Then, Result<(), LockError>)>,
-    /// Threads and tasks to wake.
-    called: Vec<Arc<WaitSlot>>,
-    /// Waits that may have closed a cycle, to be looked into in this order.
-    suspects: VecDeque<Wait>,
-}
-
-impl Outcomes {
-    /// True if there is nothing to be done.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
-    fn found(&mut self) -> &mut Decisions {
-        self.0.get_or_insert_default()
-    }
-
-    /// Notes that a request is decided.
-    pub(crate) fn tell(&mut self, then: Then, outcome: Result<(), LockError>) {
-        self.found().told.push((then, outcome));
-    }
-
-    /// Notes that a request may be claimed.
-    pub(crate) fn call(&mut self, slot: &Arc<WaitSlot>) {
-        self.found().called.push(slot.clone());
-    }
-
-    /// Notes that `wait` may have closed a cycle.
-    pub(crate) fn suspect(&mut self, wait: Wait) {
-        self.found().suspects.push_back(wait);
-    }
-
-    /// True if a wait may have closed a cycle.
-    pub(crate) fn has_suspects(&self) -> bool {
-        self.0.as_ref().is_some_and(|found| !found.suspects.is_empty())
-    }
-
-    /// The next wait to be looked into.
-    pub(crate) fn next_suspect(&mut self) -> Option<Wait> {
-        self.0.as_mut()?.suspects.pop_front()
-    }
-
-    /// Tells and calls them all. No lock of this crate may be held.
-    pub(crate) fn deliver(&mut self) {
-        let Some(found) = &mut self.0 else { return };
-        for (then, outcome) in found.told.drain(..) {
-            then.tell(outcome);
-        }
-        for slot in found.called.drain(..) {
-            slot.call();
         }
     }
 }
@@ -245,18 +188,17 @@ impl WaitSlot {
         }
     }
 
-    /// Sleeps until there is an outcome, which `claim` finds when the request is called, or until `cancel` says so
-    /// and `withdraw` succeeds. If `withdraw` fails the request was decided at the same moment: that outcome is on
+    /// Sleeps until there is an outcome, which `claim` finds when the request is called, or until it is interrupted or
+    /// `deadline` is over and `withdraw` succeeds. If `withdraw` fails the request was decided at the same moment: that outcome is on
     /// its way, and counts.
     pub(crate) fn sleep(
-        slot: &Arc<WaitSlot>,
-        cancel: &Cancel,
+        &self,
+        deadline: Option<Instant>,
         claim: impl Fn() -> Option<Result<(), LockError>>,
         withdraw: impl FnOnce() -> bool,
     ) -> Result<(), LockError> {
-        let _registration = cancel.register(slot);
         let mut withdraw = Some(withdraw);
-        let mut state = slot.state.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some(outcome) = state.outcome.take() {
                 return outcome;
@@ -266,10 +208,10 @@ impl WaitSlot {
                 if let Some(outcome) = claim() {
                     return outcome;
                 }
-                state = slot.state.lock();
+                state = self.state.lock();
                 continue;
             }
-            let remaining = cancel.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             let reason = match remaining {
                 _ if state.is_interrupted => Some(LockError::Interrupted),
                 Some(remaining) if remaining.is_zero() => Some(LockError::TimedOut),
@@ -281,15 +223,15 @@ impl WaitSlot {
                     if withdraw() {
                         return Err(reason);
                     }
-                    slot.state.lock()
+                    self.state.lock()
                 }
                 (None, Some(remaining), unused) => {
                     withdraw = unused;
-                    slot.changed.wait_timeout(state, remaining).0
+                    self.changed.wait_timeout(state, remaining).0
                 }
                 (_, _, unused) => {
                     withdraw = unused;
-                    slot.changed.wait(state)
+                    self.changed.wait(state)
                 }
             };
         }

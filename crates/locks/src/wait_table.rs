@@ -8,40 +8,36 @@
 //! # Sources
 //! Layton, "locks: scalability improvements for file locking" (2013), whose hash of blocked requests has one lock.
 
-use crate::file::FileState;
 use crate::lock_class::{DEADLOCK_SEARCH, WAIT_TABLE};
 use crate::shards::Shards;
-use crate::wait::{Ticket, Wait};
-use sluice_sync::{Arc, Mutex};
+use sluice_sync::Mutex;
 use std::collections::BTreeMap;
 
-/// The waiting requests of processes.
-pub(crate) struct WaitTable {
+/// The waiting requests of processes, each told by a `W`.
+pub(crate) struct WaitTable<W> {
     /// Chosen by process. *immutable; looks after itself*
-    shards: Shards<WaitShard>,
+    shards: Shards<BTreeMap<u64, Vec<W>>>,
     /// Held by a thread that searches for a cycle: only after a request that waits for an owner that itself waits.
     pub(crate) searching: Mutex<()>,
 }
 
-type WaitShard = BTreeMap<u64, Vec<Wait>>;
-
-impl Default for WaitTable {
+impl<W> Default for WaitTable<W> {
     fn default() -> Self {
         WaitTable { shards: Shards::new(&WAIT_TABLE), searching: Mutex::with_class(&DEADLOCK_SEARCH, ()) }
     }
 }
 
-impl WaitTable {
+impl<W: Clone> WaitTable<W> {
     /// Notes that a request of `process` waits.
-    pub(crate) fn add(&self, process: u64, file: &Arc<FileState>, ticket: Ticket) {
-        self.shards.of(process).lock().entry(process).or_default().push(Wait { file: file.clone(), ticket });
+    pub(crate) fn add(&self, process: u64, wait: W) {
+        self.shards.of(process).lock().entry(process).or_default().push(wait);
     }
 
-    /// Forgets it.
-    pub(crate) fn remove(&self, process: u64, file: &Arc<FileState>, ticket: Ticket) {
+    /// Forgets the one that `is` is true of.
+    pub(crate) fn remove(&self, process: u64, is: impl Fn(&W) -> bool) {
         let mut shard = self.shards.of(process).lock();
         if let Some(waits) = shard.get_mut(&process) {
-            waits.retain(|wait| wait.ticket != ticket || !Arc::ptr_eq(&wait.file, file));
+            waits.retain(|wait| !is(wait));
             if waits.is_empty() {
                 shard.remove(&process);
             }
@@ -54,13 +50,13 @@ impl WaitTable {
     }
 
     /// The waiting requests of `process`.
-    pub(crate) fn of(&self, process: u64) -> Vec<Wait> {
+    pub(crate) fn of(&self, process: u64) -> Vec<W> {
         self.shards.of(process).lock().get(&process).cloned().unwrap_or_default()
     }
 
     /// True if no request waits.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.shards.all(WaitShard::is_empty)
+        self.shards.all(BTreeMap::is_empty)
     }
 }

@@ -12,8 +12,8 @@
 //! allows, that request *starves*: it is then in the way of all later requests.
 
 use crate::interval_tree::{Item, Tree};
-use crate::wait::{Detection, Then};
-use crate::{Kind, Owner, Range, RangeRequest};
+use crate::wait::{Detection, Then, WaiterPlace};
+use crate::{Owner, Range, RangeRequest};
 use sluice_sync::time::Instant;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow::Continue;
@@ -27,14 +27,6 @@ pub(crate) struct Waiter {
     pub(crate) since: Instant,
     /// How often later requests were granted ahead of it.
     bypassed: u32,
-}
-
-/// Where to find a waiting request. The older one is less.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct WaiterPlace {
-    pub(crate) number: u64,
-    pub(crate) range: Range,
-    pub(crate) kind: Kind,
 }
 
 /// All waiting requests of a space. *Protected by the file state.*
@@ -79,12 +71,6 @@ impl Waiter {
             Detection::ByOwner => self.request.owner.process(),
             Detection::Off => None,
         }
-    }
-}
-
-impl WaiterPlace {
-    fn group(&self) -> (u64, u64) {
-        (self.range.start(), self.range.end())
     }
 }
 

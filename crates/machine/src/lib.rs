@@ -94,6 +94,7 @@
 
 #![deny(unsafe_code)]
 
+mod access;
 mod conflict;
 mod cpu;
 mod cpu_set;

@@ -10,16 +10,8 @@ use crate::engine::{Ending, Engine, TIME_MAX};
 use crate::fiber::{self, Driven};
 use crate::machines;
 use crate::report::Report;
-use crate::spec::{Spec, VcpuOptions};
+use crate::spec::{RunOptions, Spec, VcpuOptions};
 use crate::stuck::{RunError, Stuck};
-
-/// Options of a run besides the machine.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    pub(crate) jitter: bool,
-    pub(crate) cycles_max: u64,
-    pub(crate) trace: usize,
-}
 
 /// A machine and how to run it. Runs do not change it: the same machine with the same seed gives the same
 /// result.
@@ -28,7 +20,7 @@ pub struct Machine {
     spec: Spec,
     seed: u64,
     stack_bytes: usize,
-    options: Options,
+    options: RunOptions,
 }
 
 /// There is no machine of that name.
@@ -79,7 +71,7 @@ impl Machine {
         if let Some(fault) = spec.fault() {
             panic!("machine {}: {fault}", spec.name);
         }
-        let options = Options { jitter: true, cycles_max: CYCLES_MAX, trace: 0 };
+        let options = RunOptions { jitter: true, cycles_max: CYCLES_MAX, trace: 0 };
         Machine { spec, seed: 1, stack_bytes: STACK_BYTES, options }
     }
 

@@ -1,5 +1,8 @@
 //! A description of a simulated machine: its CPUs, their distances, and the costs of operations.
 
+/// The most classes of distance that a machine can have.
+pub(crate) const CLASSES_MAX: usize = 8;
+
 /// The kinds of access that the cache model tells apart.
 ///
 /// All read-modify-writes are one class, successful or not: compare-and-swap, fetch-and-add and swap have
@@ -150,6 +153,14 @@ pub struct Spec {
     pub sources: &'static [&'static str],
 }
 
+/// Options of a run besides the machine.
+#[derive(Clone, Debug)]
+pub(crate) struct RunOptions {
+    pub(crate) jitter: bool,
+    pub(crate) cycles_max: u64,
+    pub(crate) trace: usize,
+}
+
 impl Spec {
     /// What is wrong with this description, if anything.
     pub fn fault(&self) -> Option<String> {
@@ -160,7 +171,7 @@ impl Spec {
         if self.mhz == 0 || self.cpus_per_node == 0 {
             return Some("mhz and cpus_per_node must not be 0".into());
         }
-        if !(1..=crate::engine::topology::CLASSES_MAX).contains(&classes) {
+        if !(1..=CLASSES_MAX).contains(&classes) {
             return Some(format!("a machine has 1 to 8 distances, not {classes}"));
         }
         if self.transfer.rows().as_flattened().iter().any(|row| row.len() != classes || row.contains(&0)) {

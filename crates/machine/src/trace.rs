@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::Location;
 
-use crate::engine::Access;
+use crate::access::Access;
 use crate::spec::Kind;
 
 /// One access of the trace.

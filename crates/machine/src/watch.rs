@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::access::Access;
 use crate::cpu_set::CpuSet;
-use crate::engine::Access;
 
 /// The accesses of one CPU to one field of a line, from one place in the source.
 #[derive(Clone)]

@@ -5,8 +5,8 @@ use crate::generate::sequence;
 use crate::host::{Ground, Host, is_superuser, policy};
 use crate::op::{ProcessOp, from_text, to_text};
 use crate::pool::Limits;
-use crate::rng::{Rng, fresh_seed};
 use crate::shrink::shrink;
+use sluice_sync::random::{Random, fresh_seed};
 use sluice_sync::time::Instant;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ impl Campaign {
         tmpfs: &mut Host,
         subject: &mut dyn Subject,
     ) -> Result<usize, Vec<Failure>> {
-        let mut seeds = Rng::new(fresh_seed());
+        let mut seeds = Random::new(fresh_seed());
         let mut failures: Vec<Failure> = Vec::new();
         let mut done = 0;
         while done < self.operations && failures.len() < most {

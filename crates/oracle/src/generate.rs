@@ -8,8 +8,8 @@
 
 use crate::op::{Op, ProcessOp};
 use crate::pool::{Limits, Pool};
-use crate::rng::Rng;
 use crate::word::{Bytes, CWD, Fd, List, Mode, Target, TimeArg};
+use sluice_sync::random::Random;
 use sluice_vfs::{AtFlags, OpenFlags};
 
 type Make = fn(&mut Pool) -> Op;
@@ -35,7 +35,7 @@ const MENU: &[(usize, Make)] = &[
         offset: p.offset(),
         len: p.reserve_len(),
     }),
-    (4, |p| Op::Fsync { fd: p.fd(), data_only: p.rng.below(2) as u32 }),
+    (4, |p| Op::Fsync { fd: p.fd(), data_only: p.random.below(2) as u32 }),
     (12, copy_range),
     (45, |p| stat(p, true)),
     (25, |p| Op::Fstat { fd: p.fd() }),
@@ -62,12 +62,12 @@ const MENU: &[(usize, Make)] = &[
         to: p.path(),
         flags: p.rename_flags(),
     }),
-    (20, |p| Op::Readdir { fd: if p.rng.chance(60) { Fd(0) } else { p.fd() } }),
-    (6, |p| Op::Umask { mask: Mode([0, 0o022, 0o077, 0o027, 0o777, 0o7000][p.rng.below(6)]) }),
+    (20, |p| Op::Readdir { fd: if p.random.chance(60) { Fd(0) } else { p.fd() } }),
+    (6, |p| Op::Umask { mask: Mode([0, 0o022, 0o077, 0o027, 0o777, 0o7000][p.random.below(6)]) }),
     (8, |p| Op::Chdir { path: p.directory() }),
     (5, |p| Op::Fchdir { fd: p.fd() }),
     (6, |_| Op::Getcwd {}),
-    (4, |p| Op::Fork { child: p.rng.below(p.processes()) }),
+    (4, |p| Op::Fork { child: p.random.below(p.processes()) }),
     (20, |p| Op::GetXattr { of: p.target(), name: p.xattr_name() }),
     (30, |p| Op::SetXattr {
         of: p.target(),
@@ -106,15 +106,15 @@ fn open(p: &mut Pool) -> Op {
 }
 
 fn lengths(p: &mut Pool) -> Vec<usize> {
-    (0..p.rng.below(4)).map(|_| p.length()).collect()
+    (0..p.random.below(4)).map(|_| p.length()).collect()
 }
 
 fn parts(p: &mut Pool) -> Vec<crate::word::Data> {
-    (0..p.rng.below(4)).map(|_| p.data()).collect()
+    (0..p.random.below(4)).map(|_| p.data()).collect()
 }
 
 fn some_offset(p: &mut Pool) -> Option<i64> {
-    p.rng.chance(50).then(|| p.offset())
+    p.random.chance(50).then(|| p.offset())
 }
 
 fn copy_range(p: &mut Pool) -> Op {
@@ -149,7 +149,7 @@ fn utimens(p: &mut Pool) -> Op {
 fn access(p: &mut Pool) -> Op {
     let flags =
         p.at_flags(&[AtFlags::empty(), AtFlags::empty(), AtFlags::EACCESS, AtFlags::SYMLINK_NOFOLLOW]);
-    let mode = if p.rng.chance(3) { 8 } else { p.rng.below(8) as u32 };
+    let mode = if p.random.chance(3) { 8 } else { p.random.below(8) as u32 };
     Op::Access { at: p.at(), path: p.path_for(flags), mode, flags }
 }
 
@@ -160,7 +160,7 @@ fn link(p: &mut Pool) -> Op {
 }
 
 fn symlink(p: &mut Pool) -> Op {
-    let to = match p.rng.below(50) {
+    let to = match p.random.below(50) {
         0 => Bytes(vec![b't'; 4095]),
         1..25 => p.file_path(),
         _ => p.path(),
@@ -179,14 +179,14 @@ fn mknod(p: &mut Pool) -> Op {
 }
 
 fn set_acl(p: &mut Pool) -> Op {
-    let name = if p.rng.chance(50) { "system.posix_acl_access" } else { "system.posix_acl_default" };
+    let name = if p.random.chance(50) { "system.posix_acl_access" } else { "system.posix_acl_default" };
     let name = Bytes(name.as_bytes().to_vec());
     Op::SetXattr { of: p.target(), name, value: p.acl(), flags: p.xattr_flags() }
 }
 
 fn set_fl(p: &mut Pool) -> Op {
     let mut flags = p.open_flags();
-    if p.rng.chance(50) {
+    if p.random.chance(50) {
         flags |= OpenFlags::APPEND;
     }
     Op::SetFl { fd: p.fd(), flags }
@@ -194,22 +194,31 @@ fn set_fl(p: &mut Pool) -> Op {
 
 /// The sequence of about `length` steps that follows from `seed`.
 pub fn sequence(seed: u64, length: usize, limits: Limits) -> Vec<ProcessOp> {
-    let mut pool = Pool::new(Rng::new(seed), limits);
+    let mut pool = Pool::new(Random::new(seed), limits);
     let mut steps = prelude(&mut pool);
     // A run of steps by one process on one file finds more than the same steps far apart.
     let mut process = 0;
     let mut focus: Option<Bytes> = None;
     while steps.len() < length {
-        if pool.rng.chance(30) {
+        if pool.random.chance(30) {
             // The superuser, the first, gets farther than the others.
-            process = if pool.rng.chance(30) { 0 } else { pool.rng.below(limits.processes) };
+            process = if pool.random.chance(30) { 0 } else { pool.random.below(limits.processes) };
         }
-        if pool.rng.chance(15) {
-            focus = pool.rng.chance(70).then(|| pool.path());
+        if pool.random.chance(15) {
+            focus = pool.random.chance(70).then(|| pool.path());
         }
-        let make = MENU[pool.rng.weighted(MENU.iter().map(|(weight, _)| *weight))].1;
+        let mut point = pool.random.below(MENU.iter().map(|(weight, _)| weight).sum::<usize>());
+        let (_, make) = (MENU.iter())
+            .find(|(weight, _)| match point.checked_sub(*weight) {
+                Some(rest) => {
+                    point = rest;
+                    false
+                }
+                None => true,
+            })
+            .expect("the point lies below the sum of the weights");
         let mut op = make(&mut pool);
-        if let Some(path) = focus.as_ref().filter(|_| pool.rng.chance(40)) {
+        if let Some(path) = focus.as_ref().filter(|_| pool.random.chance(40)) {
             aim(&mut op, path);
         }
         steps.push(ProcessOp { process, op });

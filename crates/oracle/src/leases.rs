@@ -1,7 +1,7 @@
 //! Leases: opens and leases of one file in random order, in process and on the host's tmpfs.
 
-use crate::rng::{Rng, fresh_seed};
 use crate::sys;
+use sluice_sync::random::{Random, fresh_seed};
 use sluice_sync::thread;
 use sluice_vfs::{Cred, Errno, Fd, Fs, LockType, Notice, OpenFlags, Process};
 use std::fs;
@@ -25,8 +25,8 @@ enum LeaseStep {
 }
 
 impl LeaseStep {
-    fn random(rng: &mut Rng) -> LeaseStep {
-        let file = rng.below(FILES);
+    fn random(random: &mut Random) -> LeaseStep {
+        let file = random.below(FILES);
         let flags = [
             OpenFlags::RDONLY,
             OpenFlags::WRONLY,
@@ -34,10 +34,10 @@ impl LeaseStep {
             OpenFlags::RDWR | OpenFlags::TRUNC,
             OpenFlags::RDONLY | OpenFlags::TRUNC,
         ];
-        match rng.below(8) {
-            0..3 => LeaseStep::Open(file, rng.pick(&flags) | OpenFlags::NONBLOCK),
+        match random.below(8) {
+            0..3 => LeaseStep::Open(file, random.pick(&flags) | OpenFlags::NONBLOCK),
             3 => LeaseStep::Close(file),
-            4..7 => LeaseStep::Set(file, rng.pick(&[LockType::Read, LockType::Write, LockType::Unlock])),
+            4..7 => LeaseStep::Set(file, random.pick(&[LockType::Read, LockType::Write, LockType::Unlock])),
             _ => LeaseStep::Get(file),
         }
     }
@@ -148,9 +148,9 @@ fn leases_are_given_refused_broken_and_told_as_on_the_hosts_tmpfs() {
     // A thread with descriptors of its own: nobody else opens or closes there.
     let compared = thread::spawn(move || {
         sys::unshare_process().expect("it needs no rights");
-        let mut rng = Rng::new(seed);
+        let mut random = Random::new(seed);
         for number in 0..SEQUENCES {
-            let steps: Vec<LeaseStep> = (0..STEPS).map(|_| LeaseStep::random(&mut rng)).collect();
+            let steps: Vec<LeaseStep> = (0..STEPS).map(|_| LeaseStep::random(&mut random)).collect();
             let fs = Fs::new();
             fs.write("/f", b"").expect("it is new");
             let ours = perform(&mut LeaseProcess(fs.process(Cred::root())), &steps);

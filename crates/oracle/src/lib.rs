@@ -26,7 +26,6 @@ mod leases;
 pub mod lib_exec;
 pub mod op;
 mod pool;
-pub mod rng;
 pub mod shrink;
 pub mod store_run;
 mod sys;

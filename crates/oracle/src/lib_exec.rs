@@ -70,13 +70,8 @@ impl LibRun {
 pub(crate) fn options(confined: bool) -> Options {
     let users = process_users(confined);
     let inspector = &users[users.len() - 1];
-    Options {
-        root_mode: 0o755,
-        root_uid: inspector.uid,
-        root_gid: inspector.gid,
-        protected_hardlinks: crate::host::policy("protected_hardlinks"),
-        ..Options::default()
-    }
+    let protected = crate::host::policy("protected_hardlinks");
+    Fs::builder().root_owner(inspector.uid, inspector.gid).protected_hardlinks(protected)
 }
 
 impl Executor for LibRun {

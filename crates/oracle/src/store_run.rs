@@ -38,9 +38,8 @@ impl Subject for OnStore {
 
 /// As in memory, with a store that goes round its log quickly.
 fn small(confined: bool) -> Options {
-    let store =
-        StoreOptions { log_size: 256 << 10, cache: 1 << 20, background: false, ..StoreOptions::default() };
-    Options { store, ..options(confined) }
+    let store = StoreOptions::default().log_size(256 << 10).cache(1 << 20).background(false);
+    options(confined).store(store)
 }
 
 fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {

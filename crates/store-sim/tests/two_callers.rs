@@ -98,7 +98,7 @@ fn run(place: Where, at: u64, lasts: bool, seed: u64) -> bool {
         let fault = FaultDisk::new(below, at_place(Where::Data).unwrap_or(u64::MAX), lasts, EIO);
         let data: Arc<dyn Disk> = Arc::from(Box::new(fault) as Box<dyn Disk>);
         let engine = Tree(tree.clone(), Steps::new(at_place(Where::Tree), lasts));
-        let options = Options { background: false, ..Options::default() };
+        let options = Options::default().background(false);
         let store = Store::over(Box::new(engine), Some(data), options).expect("an empty store");
         store.set_source(Box::new(Adds(Steps::new(at_place(Where::Source), lasts))));
         store
@@ -125,9 +125,11 @@ fn run(place: Where, at: u64, lasts: bool, seed: u64) -> bool {
         }
     });
     let failed = machine.prepare(2, || {
-        let failed = store.failure().is_some();
-        assert_eq!(store.sync().is_err(), failed, "{place:?} {at}, seed {seed}: afterwards");
-        assert_eq!(store.close().is_err(), failed, "{place:?} {at}, seed {seed}: its end");
+        // The planned step may come only now.
+        let (synced, failed) = (store.sync(), store.failure().is_some());
+        assert_eq!(synced.is_err(), failed, "{place:?} {at}, seed {seed}: afterwards");
+        let closed = store.close();
+        assert!(!(failed && closed.is_ok()), "{place:?} {at}, seed {seed}: its end");
         for key in &*acknowledged.borrow() {
             let found = tree.get(key).expect("memory");
             assert!(found.is_some(), "{place:?} {at}, seed {seed}: {key:?} was acknowledged and is lost");

@@ -12,88 +12,40 @@
 //!
 //! # Cost
 //! Each file is read once, an extent's blocks once however many records name them. In memory: what recovery changes, and
-//! twelve bytes for each extent. At most [`FINDINGS_MAX`] findings are kept.
+//! twelve bytes for each extent. At most [`FINDINGS_MAX`](crate::FINDINGS_MAX) findings are kept.
 
 use crate::disk::{Disk, OverlayDisk};
 use crate::engine::{Engine, RedbEngine};
-use crate::format::SUPER_SIZE;
+use crate::format::{KEYS, KEYS_COPY, LOG, SUPER, SUPER_SIZE, TREE, TREE_COPY};
 use crate::log::Log;
 use crate::mutant::Planted;
-use crate::open::{LOG, SUPER, TREE, read_super};
+use crate::open::read_super;
 use crate::recovery::{Behind, DamagedLog, recover};
+use crate::report::{DamagedFile, Gravity, Progress, Report};
 use crate::segments::{SEGMENTS_MAX, Segments, Span, Table, blocks_of, name};
 use crate::tail::TailState;
-use crate::{Extent, Options, Store, StoreError};
+use crate::{Extent, Store, StoreError};
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-/// Findings that are kept; the others are counted.
-pub const FINDINGS_MAX: usize = 1000;
 /// Bytes of the tree that a check keeps in memory.
 const CACHE: usize = 16 << 20;
 /// Bytes of the log in memory while the log is cut off.
 const CUT_MEMORY: u64 = 64 << 20;
 
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Gravity {
-    /// As a crash may leave it: nothing synchronised is lost, unless the disk has damaged it since.
-    Note,
-    /// A count is wrong; [`Store::repair`] mends it, and nothing is lost.
-    Count,
-    /// Durable data differs from the data that was written.
-    Damage,
-}
-
-/// A finding of a check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The severity.
-    pub gravity: Gravity,
-    /// The fault and its place.
-    pub text: String,
-}
-
-/// How far a check has got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// The part that the check works on.
-    pub part: &'static str,
-    /// The amount done.
-    pub done: u64,
-    /// So much there is; 0: not known yet.
-    pub of: u64,
-}
-
-/// The result of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// The first [`FINDINGS_MAX`] findings.
-    pub findings: Vec<Finding>,
-    /// All findings.
-    pub found: u64,
-    /// Batches that the log holds and the tree does not.
-    pub batches: u64,
-    /// Bytes of the log that they take.
-    pub log_used: u64,
-    /// Bytes of the log.
-    pub log_size: u64,
-    /// Records of the tree.
-    pub records: u64,
-    /// Extents that they name.
-    pub extents: u64,
-    /// Bytes that those take in the segments.
-    pub data_bytes: u64,
-    /// All records were shown: no damage was in the way.
-    pub whole: bool,
-    /// Findings of data that are not what was written: no repair brings them back.
-    pub lost_data: u64,
-}
-
 /// The file system whose records these are, as far as a check needs it.
 pub trait Look {
     /// Takes a record, and tells `report` what is wrong with it. Each is shown once, in the order of the keys.
     fn see(&mut self, key: &[u8], value: &[u8], report: &mut Report);
+
+    /// Keys of records that it has to see once more before the [`end`](Self::end).
+    fn wanted(&self) -> Vec<Range<Vec<u8>>> {
+        Vec::new()
+    }
+
+    /// Takes a record that it [wanted](Self::wanted).
+    fn see_wanted(&mut self, _key: &[u8], _value: &[u8]) {}
 
     /// All records were shown: tells `report` what only all together show.
     fn end(&mut self, _report: &mut Report) {}
@@ -101,8 +53,22 @@ pub trait Look {
     /// Takes each record once more, at the end of a check that found something.
     fn see_again(&mut self, _key: &[u8], _value: &[u8]) {}
 
-    /// A description of a record for a person; None if it is of no interest to a person.
+    /// Takes a record of the log that cannot be applied, because an earlier batch is damaged. Without a value, the record removes
+    /// its key or changes a part of its value.
+    fn see_lost(&mut self, _key: &[u8], _value: Option<&[u8]>) {}
+
+    /// For a person, a line for each thing whose changes are [lost](Self::see_lost).
+    fn lost(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A description of a record for a person.
     fn describe(&self, key: &[u8]) -> String;
+
+    /// Whether both keys are of one file, of which a check tells the first damaged place and the number of the others.
+    fn is_same_file(&self, _key: &[u8], _other: &[u8]) -> bool {
+        false
+    }
 
     /// The extents that a record names; none if it is damaged.
     fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent>;
@@ -113,33 +79,6 @@ pub trait Look {
     /// Takes, after all were shown, how many `records` name the extent at `place` ([`Extent::place`]), which takes `bytes`. Each
     /// extent is shown once, in the order of their places.
     fn count(&mut self, _place: u64, _bytes: u64, _records: u64, _report: &mut Report) {}
-}
-
-impl Report {
-    /// Adds a finding.
-    pub fn find(&mut self, gravity: Gravity, text: impl Into<String>) {
-        self.found += 1;
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(Finding { gravity, text: text.into() });
-        }
-    }
-
-    /// The gravest finding.
-    pub fn worst(&self) -> Option<Gravity> {
-        self.findings.iter().map(|finding| finding.gravity).max()
-    }
-
-    /// Makes a finding of an error that says so: false then.
-    fn passed<T>(&mut self, outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-        match outcome {
-            Ok(value) => Ok(Some(value)),
-            Err(StoreError::Damaged(what)) => {
-                self.find(Gravity::Damage, what);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
 }
 
 impl Store {
@@ -161,13 +100,15 @@ impl Store {
         names(&*disk, &mut report)?;
         progress(Progress { part: "tree", done: 0, of: 0 });
         let Some(tree) = opened(&*disk, TREE, &mut report)? else { return Ok(report) };
-        let Some(mut engine) = report.passed(RedbEngine::open(tree, CACHE))? else { return Ok(report) };
+        let Some(mut engine) = report.passed(RedbEngine::open(tree, disk.cipher(), CACHE))? else {
+            return Ok(report);
+        };
         if report.passed(engine.check())?.is_none() {
             return Ok(report);
         }
         let Some(log) = opened(&*disk, LOG, &mut report)? else { return Ok(report) };
         let log = Log::new(log, found.log_size, found.uuid, Planted::default());
-        let Some(log) = report.passed(log)? else { return Ok(report) };
+        let Some(log) = report.passed(log)?.map(|log| log.with(disk.cipher())) else { return Ok(report) };
         let blocks = blocks_of(found.segment_size);
         let behind = Behind::of(&engine, log.size(), blocks);
         let Some(behind) = report.passed(behind)? else { return Ok(report) };
@@ -180,7 +121,7 @@ impl Store {
         let Some((extents, mut shared)) = report.passed(extents)? else { return Ok(report) };
         report.whole = true;
         counts(&extents, &table, &mut report);
-        let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
+        let segments = Segments::open(disk, (blocks, 1, false), Table::default(), Planted::default());
         data_of((&engine, &segments, &|_, _| Ok(true)), &mut shared, look, &mut report, progress)?;
         show_again(&engine, look, &mut report);
         Ok(report)
@@ -211,7 +152,8 @@ impl Store {
                     counts(&extents, &table, &mut report);
                 }
                 if let Some((disk, _)) = data {
-                    let segments = Segments::open(disk, (blocks, 1), Table::default(), Planted::default());
+                    let segments =
+                        Segments::open(disk, (blocks, 1, false), Table::default(), Planted::default());
                     let stands = |key: &[u8], value: &[u8]| {
                         again(&open, |engine| Ok(engine.get(key)?.as_deref() == Some(value)))
                     };
@@ -233,18 +175,19 @@ impl Store {
         recover(&log, &engine, blocks, (CUT_MEMORY, Planted::default()), DamagedLog::CutOff).map(drop)
     }
 
-    /// Mends the counts of the store on `disk`, after what `look` says the records name, and finishes a recovery. To be called
-    /// after a [`check`](Self::check) that found no [`Gravity::Damage`].
+    /// Mends the counts of the store, after what `look` says the records name. To be called after a check that found no
+    /// [`Gravity::Damage`], while nobody changes the store.
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn repair(disk: Arc<dyn Disk>, look: &mut dyn Look) -> Result<(), StoreError> {
-        // Recovers.
-        drop(Store::open(disk.clone(), Options { background: false, ..Options::default() })?);
-        let (log, engine, blocks) = parts(&*disk)?;
-        let mut behind = Behind::of(&engine, log.size(), blocks)?;
+    pub fn mend_counts(&self, look: &mut dyn Look) -> Result<(), StoreError> {
+        let core = &*self.core;
+        core.write_out()?;
+        let engine = &*core.engine;
+        let blocks = core.segments.blocks();
+        let mut behind = Behind::of(engine, u64::MAX, blocks)?;
         let mut report = Report::default();
-        let (extents, _) = records(&engine, blocks, look, &mut report, &mut |_| ())?;
+        let (extents, _) = records(engine, blocks, look, &mut report, &mut |_| ())?;
         if report.worst() == Some(Gravity::Damage) {
             return Err(StoreError::Damaged("records name what cannot be".into()));
         }
@@ -254,7 +197,9 @@ impl Store {
             one.end = one.end.max(former.end);
         }
         behind.table = table;
-        engine.apply(&crate::Batch::default(), &behind.encode())
+        engine.apply(&crate::Batch::default(), &behind.encode())?;
+        core.segments.applied(behind.table, &[]);
+        Ok(())
     }
 }
 
@@ -262,8 +207,8 @@ impl Store {
 fn parts(disk: &dyn Disk) -> Result<(Log, RedbEngine, u32), StoreError> {
     let found = read_super(disk)?;
     let open = |name: &str| disk.open(name).map_err(StoreError::io("open the store"));
-    let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?;
-    let engine = RedbEngine::open(open(TREE)?, CACHE)?;
+    let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?.with(disk.cipher());
+    let engine = RedbEngine::open(open(TREE)?, disk.cipher(), CACHE)?;
     Ok((log, engine, blocks_of(found.segment_size)))
 }
 
@@ -274,7 +219,9 @@ fn names(disk: &dyn Disk, report: &mut Report) -> Result<(), StoreError> {
         number.is_some_and(|number| number < SEGMENTS_MAX && name(number) == found)
     };
     let all = disk.names().map_err(StoreError::io("list the store's files"))?;
-    for found in all.iter().filter(|found| ![SUPER, LOG, TREE].contains(&&***found) && !segment(found)) {
+    for found in all.iter().filter(|found| {
+        ![SUPER, LOG, TREE, TREE_COPY, KEYS, KEYS_COPY].contains(&&***found) && !segment(found)
+    }) {
         report.find(Gravity::Note, format!("`{found}` is no file of a store"));
     }
     let size = disk.open(SUPER).and_then(|file| file.size()).map_err(StoreError::io("look at `super`"))?;
@@ -292,7 +239,7 @@ fn opened(
 ) -> Result<Option<Arc<dyn crate::disk::DiskFile>>, StoreError> {
     report.passed(disk.open(name).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => StoreError::Damaged(format!("`{name}` is missing")),
-        _ => StoreError::Io("open the store", error),
+        _ => StoreError::io("open the store")(error),
     }))
 }
 
@@ -300,7 +247,7 @@ fn opened(
 fn walk(
     log: &Log,
     behind: &Behind,
-    look: &dyn Look,
+    look: &mut dyn Look,
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), StoreError> {
@@ -321,11 +268,11 @@ fn walk(
         ),
         TailState::Damaged(how) => {
             report.find(Gravity::Damage, format!("the log: {how}"));
-            let later = log.later_than(sequence)?;
-            let keys = later.iter().flat_map(|(_, batch)| batch.keys());
-            let lost: BTreeSet<String> = keys.map(|key| look.describe(key)).collect();
-            for what in lost.iter().filter(|what| !what.is_empty()) {
-                report.find(Gravity::Damage, format!("lost with it: what changed of {what}"));
+            for (_, batch) in log.later_than(sequence)? {
+                batch.unmerged().for_each(|(key, value)| look.see_lost(key, value));
+            }
+            for what in look.lost() {
+                report.find(Gravity::Damage, format!("lost with it: {what}"));
             }
         }
     }
@@ -468,7 +415,7 @@ fn data_of(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), StoreError> {
     let (of, mut done, mut buf) = (report.data_bytes, 0, Vec::new());
-    let mut failed = None;
+    let (mut failed, mut file) = (None, None::<DamagedFile>);
     each_record(engine, &mut |key, value| {
         for extent in look.extents(key, value) {
             // Extents that overlap, which is damage already, must not multiply the work.
@@ -498,8 +445,14 @@ fn data_of(
                 }
             };
             if let Some(what) = &wrong {
-                report.find(Gravity::Damage, format!("{}: {what}", look.describe(key)));
-                report.lost_data += 1;
+                match &mut file {
+                    Some(file) if look.is_same_file(&file.key, key) => file.others += 1,
+                    before => {
+                        let first = format!("{}: {what}", look.describe(key));
+                        let found = before.replace(DamagedFile { key: key.to_vec(), first, others: 0 });
+                        found.into_iter().for_each(|file| file.tell(report));
+                    }
+                }
             }
             if let Some(read) = read {
                 *read = Some((extent, wrong));
@@ -507,6 +460,7 @@ fn data_of(
             progress(Progress { part: "data", done, of });
         }
     })?;
+    file.into_iter().for_each(|file| file.tell(report));
     failed.map_or(Ok(()), Err)
 }
 
@@ -523,9 +477,15 @@ fn unlike(segments: &Segments, extent: &Extent, buf: &mut Vec<u8>) -> Result<Opt
     Ok(None)
 }
 
-/// Ends the look at records, and shows all once more if something was found. Unreadable records have been reported
-/// before.
+/// Shows what is wanted, ends the look at records, and shows all once more if something was found. Unreadable records have
+/// been reported before.
 fn show_again(engine: &dyn Engine, look: &mut dyn Look, report: &mut Report) {
+    for keys in look.wanted() {
+        let _ = engine.scan(&keys.start, &keys.end, &mut |key, value| {
+            look.see_wanted(key, value);
+            true
+        });
+    }
     look.end(report);
     if report.found > 0 {
         let _ = each_record(engine, &mut |key, value| look.see_again(key, value));

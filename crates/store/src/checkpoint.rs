@@ -1,6 +1,7 @@
 //! Checkpoint: how what the log holds comes into the tree, and the log becomes free.
 
 use crate::StoreError;
+use crate::engine::CompactionLimits;
 use crate::log::Position;
 use crate::mutant::Mutant;
 use crate::record::Batch;
@@ -62,6 +63,10 @@ impl Core {
                 self.segments.applied(table, batch.changes());
                 // Release(applied): the tree; pairs with Acquire(applied) in Store::applied_cut().
                 self.applied_cut.store(cut, Ordering::Release);
+                if self.engine.is_spacious() {
+                    self.state.lock().is_spacious = true;
+                    self.work.notify_one();
+                }
             }
             Err(error) => {
                 self.fail(&error);
@@ -97,6 +102,29 @@ impl Core {
         state.done = state.formed;
         self.changed.notify_all();
         Ok(state.formed)
+    }
+
+    /// Does a part of what makes the engine's files smaller, unless their records take more bytes than these. Whether there is more
+    /// to do.
+    pub(crate) fn compact(&self, records: u64) -> Result<bool, StoreError> {
+        let _one = self.checkpoint.lock();
+        let used = {
+            let state = self.state.lock();
+            state.check()?;
+            state.used
+        };
+        // The batches in the log must still find room in the tree.
+        let spare = self.disk.free_bytes().map_or(0, |free| free.saturating_sub(used));
+        let within = CompactionLimits { spare, records, cache: self.options.cache };
+        let more = self.engine.compact(within).inspect_err(|error| self.fail(error))?;
+        self.state.lock().is_spacious = more;
+        Ok(more)
+    }
+
+    /// Makes the engine's files as small as [`compact`](Self::compact) can.
+    pub(crate) fn compact_all(&self, records: u64) -> Result<(), StoreError> {
+        while self.compact(records)? {}
+        Ok(())
     }
 
     /// The engine holds the oldest `count` batches.

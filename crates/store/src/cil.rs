@@ -37,6 +37,7 @@ use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::percpu::{Budget, PerCpu};
 use sluice_sync::thread::panicking;
 use sluice_sync::{BrLock, BrReadGuard, LockClass, Mutex};
+use std::fmt;
 
 static CIL: LockClass = LockClass::new("store.cil");
 static BUFFER: LockClass = LockClass::new("store.cil.buffer");
@@ -68,6 +69,11 @@ pub trait Source: Send + Sync {
     /// Writes data that the last [`collect`](Self::collect) copied, and adds the records that name them. Transactions go on
     /// meanwhile; the next `collect` waits.
     fn write(&self, _data: &Data<'_>, _to: &mut Added) {}
+
+    /// Whether a push would write what no transaction has announced. The thread of the store asks before it sleeps.
+    fn has_work(&self) -> bool {
+        false
+    }
 }
 
 /// Where a [`Source`] writes data that are too large for a record, and looks up what the tree has.
@@ -76,6 +82,12 @@ pub struct Data<'s> {
     pub(crate) segments: &'s Segments,
     pub(crate) engine: &'s dyn Engine,
     pub(crate) applied_cut: u64,
+}
+
+impl fmt::Debug for Data<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Data").field("applied_cut", &self.applied_cut).finish_non_exhaustive()
+    }
 }
 
 impl Data<'_> {
@@ -292,6 +304,12 @@ pub struct Transaction<'c> {
     /// It began in a destructor that a panic called.
     was_panicking: bool,
     _open: BrReadGuard<'c, ()>,
+}
+
+impl fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").field("room", &self.room).finish_non_exhaustive()
+    }
 }
 
 impl Transaction<'_> {

@@ -12,6 +12,7 @@ use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
 use crate::{Options, Store, StoreError};
 use sluice_sync::atomic::Ordering;
+use sluice_sync::random::Random;
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, OnceLock, thread};
 use std::collections::BTreeMap;
@@ -44,8 +45,18 @@ fn open(disk: impl Disk + 'static, mutant: Option<Mutant>) -> Result<Store, Stor
 /// The files of an empty store.
 fn empty() -> CrashDisk {
     static FILES: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
-    let files = FILES.get_or_init(|| {
-        let disk = CrashDisk::new();
+    empty_on(CrashDisk::new, &FILES)
+}
+
+/// The files of an empty store that is encrypted.
+fn empty_encrypted() -> CrashDisk {
+    static FILES: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
+    empty_on(CrashDisk::encrypted, &FILES)
+}
+
+fn empty_on(disk: fn() -> CrashDisk, files: &OnceLock<BTreeMap<String, Vec<u8>>>) -> CrashDisk {
+    let files = files.get_or_init(|| {
+        let disk = disk();
         drop(Store::create(shared(disk.clone()), options()).expect("an empty disk"));
         disk.files()
     });
@@ -74,7 +85,10 @@ struct Run {
 }
 
 fn run(acts: &[Act], mutant: Option<Mutant>) -> Run {
-    let disk = empty();
+    run_on(empty(), acts, mutant)
+}
+
+fn run_on(disk: CrashDisk, acts: &[Act], mutant: Option<Mutant>) -> Run {
     let mut store = open(disk.clone(), mutant).expect("made just now");
     let mut run = Run { disk, begun: vec![(0, 0)], synced: vec![(0, 0)], states: vec![State::new()] };
     let mut version = 0;
@@ -204,11 +218,10 @@ fn workload(n: u64) -> Vec<Act> {
     if n < SHORT {
         return vec![Act::Change(n), act(n / 4, n + 1), act(n % 4, n + 2), Act::Change(n + 3), Act::Sync];
     }
-    let mut z = n;
+    let mut random = Random::new(n);
     let mut acts = Vec::new();
     for at in 0..4 + n % 12 {
-        z = z.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        acts.push(act([0, 0, 0, 1, 1, 2, 3][(z >> 33) as usize % 7], n + at));
+        acts.push(act(random.pick(&[0, 0, 0, 1, 1, 2, 3]), n + at));
     }
     acts
 }
@@ -219,8 +232,12 @@ fn after_a_crash_at_any_step_the_store_holds_a_prefix_with_all_that_was_synchron
     let mut crashes = 0;
     for n in 0..workloads {
         let acts = workload(n);
-        let found = run(&acts, None).crash_everywhere(2, 1, None);
-        crashes += found.unwrap_or_else(|what| panic!("workload {n} {acts:?}: {what}"));
+        // Encryption costs time, and the encrypted store has the same steps.
+        let disks = [Some(empty()), n.is_multiple_of(4).then(empty_encrypted)];
+        for disk in disks.into_iter().flatten() {
+            let found = run_on(disk, &acts, None).crash_everywhere(2, 1, None);
+            crashes += found.unwrap_or_else(|what| panic!("workload {n} {acts:?}: {what}"));
+        }
     }
     println!("{crashes} crashes of {workloads} workloads");
     assert!(crashes > workloads * 10);
@@ -558,7 +575,7 @@ fn an_engine_whose_library_gave_up_goes_without_a_panic() {
     let file = CrashDisk::new().create("tree", 0).expect("an empty disk");
     let gate = Arc::new(Gate::new());
     let gated = crate::disk::shared(GateFile(file, gate.clone()));
-    let engine = RedbEngine::open(gated, 1 << 20).expect("an empty file");
+    let engine = RedbEngine::open(gated, None, 1 << 20).expect("an empty file");
     engine.apply(&Batch::default(), b"first").expect("the disk works");
     // redb panics in the middle of its work, as over bytes that it did not write.
     gate.is_broken.store(true, Ordering::SeqCst);

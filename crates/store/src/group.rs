@@ -14,9 +14,7 @@
 //! # Cost
 //! A member that does not lead: one sleep.
 
-use crate::StoreError;
 use crate::log::IN_FLIGHT;
-use crate::store::Core;
 use sluice_sync::{Arc, Condvar, LockClass, Mutex};
 
 static GROUP: LockClass = LockClass::new("store.group");
@@ -32,14 +30,14 @@ enum MemberWait {
 }
 
 /// Some callers, and the push that they wait for.
-struct Group {
+pub(crate) struct Group {
     turn: Mutex<MemberWait>,
     changed: Condvar,
 }
 
 /// The outcome of a member's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MemberEnd {
+pub(crate) enum MemberEnd {
     /// The member must lead.
     Lead,
     /// The push has ended: whether it succeeded.
@@ -54,7 +52,7 @@ impl Default for Group {
 
 impl Group {
     /// Sleeps until the push has ended, or this member is called to lead.
-    fn wait(&self) -> MemberEnd {
+    pub(crate) fn wait(&self) -> MemberEnd {
         let mut turn = self.turn.lock();
         loop {
             match *turn {
@@ -69,13 +67,13 @@ impl Group {
     }
 
     /// Calls one of those that wait to lead.
-    fn call_leader(&self) {
+    pub(crate) fn call_leader(&self) {
         *self.turn.lock() = MemberWait::Wanted;
         self.changed.notify_one();
     }
 
     /// The push has ended: wakes all members.
-    fn end(&self, done: bool) {
+    pub(crate) fn end(&self, done: bool) {
         *self.turn.lock() = MemberWait::Ended(done);
         self.changed.notify_all();
     }
@@ -98,6 +96,13 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
+    /// Counts a caller that gathers. Returns the group of the caller, and whether the caller may push for that group now.
+    pub(crate) fn join(&mut self) -> (Arc<Group>, bool) {
+        self.gathered += 1;
+        let leads = self.call();
+        (self.gathering.clone(), leads)
+    }
+
     /// Whether a gathering caller may push now; if so, that caller [closes](Self::close) the group.
     fn call(&mut self) -> bool {
         let is_due = self.in_flight == 0 || self.gathered * 2 >= self.crowd.div_ceil(16);
@@ -107,7 +112,7 @@ impl Callers {
     }
 
     /// The group that gathered is to be pushed for: how many members it has. Later callers gather anew.
-    fn close(&mut self) -> usize {
+    pub(crate) fn close(&mut self) -> usize {
         self.gathering = Arc::default();
         self.is_led = false;
         let members = std::mem::take(&mut self.gathered);
@@ -118,150 +123,17 @@ impl Callers {
     }
 
     /// Ends a push for `members` callers; returns the gathering group if one of its callers may lead now.
-    fn end(&mut self, members: usize) -> Option<Arc<Group>> {
+    pub(crate) fn end(&mut self, members: usize) -> Option<Arc<Group>> {
         self.in_flight -= 1;
         self.waiting -= members;
         self.call().then(|| self.gathering.clone())
     }
 }
 
-impl Core {
-    /// Makes durable what all transactions wrote that ended before.
-    pub(crate) fn sync(&self) -> Result<(), StoreError> {
-        let (group, mut leads) = {
-            let mut state = self.state.lock();
-            state.check()?;
-            let callers = &mut state.callers;
-            callers.gathered += 1;
-            let leads = callers.call();
-            (callers.gathering.clone(), leads)
-        };
-        while !leads {
-            match group.wait() {
-                MemberEnd::Lead => leads = true,
-                MemberEnd::Ended(true) => return Ok(()),
-                MemberEnd::Ended(false) => {
-                    self.state.lock().check()?;
-                    return Err(StoreError::Failed("a push failed".into()));
-                }
-            }
-        }
-        self.lead(&group)
-    }
-
-    /// Pushes for `group`, which gathers.
-    fn lead(&self, group: &Group) -> Result<(), StoreError> {
-        let (members, checked) = {
-            let mut state = self.state.lock();
-            (state.callers.close(), state.check())
-        };
-        let mut flight = Flight { core: self, group, members: Some(members), done: None };
-        let pushed = checked.and_then(|()| self.push()).inspect_err(|error| self.fail(error));
-        // First, so that the disk is not idle while the members wake.
-        flight.land();
-        let done = pushed.and_then(|formed| self.wait_for(self.state.lock(), formed));
-        flight.done = Some(done.is_ok());
-        done
-    }
-}
-
-/// A push under way. Its members are woken when it is dropped, also by a panic: then the state of the written data is
-/// unknown.
-struct Flight<'f> {
-    core: &'f Core,
-    group: &'f Group,
-    /// As long as it counts as in flight.
-    members: Option<usize>,
-    /// Whether it succeeded.
-    done: Option<bool>,
-}
-
-impl Flight<'_> {
-    /// Another push may begin.
-    fn land(&mut self) {
-        let Some(members) = self.members.take() else { return };
-        let next = self.core.state.lock().callers.end(members);
-        self.core.changed.notify_all();
-        next.iter().for_each(|next| next.call_leader());
-    }
-}
-
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        if self.done.is_none() {
-            self.core.fail(&StoreError::Failed("a push panicked".into()));
-        }
-        self.land();
-        self.group.end(self.done == Some(true));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::Disk;
-    use crate::disk::crash::CrashDisk;
-    use crate::{Added, Options, Source, Store};
     use std::collections::VecDeque;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    /// Has nothing to add, and panics.
-    struct Panics;
-
-    impl Source for Panics {
-        fn collect(&self, _: &mut Added) {
-            panic!("planned");
-        }
-    }
-
-    #[test]
-    fn a_push_that_panics_fails_the_store_and_leaves_nobody_asleep() {
-        let options = Options { log_size: 64 << 10, background: false, ..Options::default() };
-        let disk = Arc::from(Box::new(CrashDisk::new()) as Box<dyn Disk>);
-        let store = Store::create(disk, options).expect("an empty disk");
-        store.set_source(Box::new(Panics));
-        assert!(catch_unwind(AssertUnwindSafe(|| store.sync())).is_err());
-        assert!(matches!(store.sync(), Err(StoreError::Failed(_))));
-        assert!(store.failure().is_some_and(|why| why.contains("panicked")));
-        assert!(matches!(store.close(), Err(StoreError::Failed(_))));
-    }
-
-    #[test]
-    fn a_transaction_that_panics_fails_the_store_and_no_part_of_it_is_written() {
-        let options = Options { log_size: 64 << 10, background: false, ..Options::default() };
-        let disk = CrashDisk::new();
-        let shared = || Arc::from(Box::new(disk.clone()) as Box<dyn Disk>);
-        let store = Store::create(shared(), options.clone()).expect("an empty disk");
-        store.begin(100).expect("room").put(b"whole", 1, b"");
-        store.sync().expect("the disk works");
-        store.begin(100).expect("room").put(b"not synchronised", 1, b"");
-        let panics = || {
-            let mut change = store.begin(100).expect("room");
-            change.put(b"half", 1, b"");
-            panic!("planned");
-        };
-        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
-        assert!(matches!(store.sync(), Err(StoreError::Failed(_))));
-        assert!(matches!(store.begin(100), Err(StoreError::Failed(_))));
-        assert!(store.failure().is_some_and(|why| why.contains("panic")));
-        drop(store);
-        let store = Store::open(shared(), options.clone()).expect("a store");
-        let has = |key: &[u8]| store.get(key).expect("memory").is_some();
-        assert_eq!((has(b"whole"), has(b"not synchronised"), has(b"half")), (true, false, false));
-        // A transaction of a destructor during another panic is complete.
-        struct Changes<'s>(&'s Store);
-        impl Drop for Changes<'_> {
-            fn drop(&mut self) {
-                self.0.begin(100).expect("room").put(b"in a destructor", 1, b"");
-            }
-        }
-        let panics = || {
-            let _changes = Changes(&store);
-            panic!("planned");
-        };
-        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
-        store.sync().expect("the store works");
-    }
 
     /// Pushes that so many callers need for `calls` calls, when each comes back before another push ends.
     fn pushes(callers: usize, calls: usize) -> usize {
@@ -270,8 +142,7 @@ mod tests {
         while done < calls {
             let leads = if idle > 0 {
                 idle -= 1;
-                state.gathered += 1;
-                state.call()
+                state.join().1
             } else {
                 let members = flights.pop_front().expect("somebody is in flight, or all would wait for ever");
                 idle += members;

@@ -1,14 +1,15 @@
 //! Info: what a store says of itself, without being changed.
 
 use crate::disk::{Disk, OverlayDisk};
+use crate::encryption::KEY_ID;
 use crate::engine::{Engine, RedbEngine, Visit};
-use crate::format::{Super, VERSION};
-use crate::log::{BLOCK, Log};
+use crate::format::{BLOCK, LOG, Super, TREE};
+use crate::log::Log;
 use crate::mutant::Planted;
-use crate::open::{LOG, LOG_MIN, TREE, random_uuid, read_any_super, read_super};
+use crate::open::{LOG_MIN, random_uuid, read_any_super, read_super};
 use crate::recovery::Behind;
 use crate::segments::blocks_of;
-use crate::{Options, Store, StoreError};
+use crate::{Options, Store, StoreError, compression};
 use sluice_sync::Arc;
 use std::ops::Range;
 
@@ -26,6 +27,10 @@ pub struct Info {
     /// The store is or was in use without flushes ([`Options::volatile`]), and did not end cleanly: then its content is
     /// lost.
     pub is_volatile: bool,
+    /// The number of the key under which it is encrypted, if it is.
+    pub key_id: Option<[u8; KEY_ID]>,
+    /// Its data are compressed where that saves room.
+    pub is_compressed: bool,
 }
 
 /// The content of a store.
@@ -43,18 +48,24 @@ impl Info {
     /// The info of a new store that is made with `options` and whose records an engine keeps.
     ///
     /// # Errors
-    /// The system's, without random numbers.
+    /// [`StoreError::NoCompression`]; the system's, without random numbers.
     pub fn of_new(options: &Options) -> Result<Info, StoreError> {
+        if options.compress && !compression::IS_BUILT_IN {
+            return Err(StoreError::NoCompression);
+        }
         let uuid = random_uuid().map_err(StoreError::io("make a UUID"))?;
         let log_size = options.log_size.max(LOG_MIN);
         let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
-        Ok(Info { uuid, version: VERSION, log_size, segment_size, is_volatile: false })
+        let (is_volatile, is_compressed) = (false, options.compress);
+        let made =
+            Super { version: 0, uuid, log_size, segment_size, is_volatile, key_id: None, is_compressed };
+        Ok(Info::of(Super { version: made.version_now(), ..made }))
     }
 
-    /// As the object or the file `super` says it.
+    /// As `super` says it.
     pub fn encode(&self) -> Vec<u8> {
-        let Info { uuid, version, log_size, segment_size, is_volatile } = *self;
-        Super { version, uuid, log_size, segment_size, is_volatile }.encode().to_vec()
+        let Info { uuid, version, log_size, segment_size, is_volatile, key_id, is_compressed } = *self;
+        Super { version, uuid, log_size, segment_size, is_volatile, key_id, is_compressed }.encode().to_vec()
     }
 
     /// Decodes the bytes that [`encode`](Self::encode) wrote.
@@ -67,8 +78,8 @@ impl Info {
     }
 
     fn of(found: Super) -> Info {
-        let Super { version, uuid, log_size, segment_size, is_volatile } = found;
-        Info { uuid, version, log_size, segment_size, is_volatile }
+        let Super { version, uuid, log_size, segment_size, is_volatile, key_id, is_compressed } = found;
+        Info { uuid, version, log_size, segment_size, is_volatile, key_id, is_compressed }
     }
 }
 
@@ -94,8 +105,8 @@ impl Store {
         let disk = OverlayDisk::new(disk);
         let found = read_super(&disk)?;
         let open = |name| disk.open(name).map_err(StoreError::io("open the store"));
-        let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?;
-        let engine = RedbEngine::open(open(TREE)?, 1 << 20)?;
+        let log = Log::new(open(LOG)?, found.log_size, found.uuid, Planted::default())?.with(disk.cipher());
+        let engine = RedbEngine::open(open(TREE)?, disk.cipher(), 1 << 20)?;
         let behind = Behind::of(&engine, log.size(), blocks_of(found.segment_size))?;
         let (mut position, mut log_used, mut batches) = (behind.position, 0, 0);
         while let Some((_, next)) = log.read(position)? {

@@ -21,43 +21,40 @@
 //! # Then
 //! - after a crash the store holds what some prefix of the transactions wrote, in the order in which they exclude each other;
 //! - that prefix contains each transaction that ended before a [`Store::sync`] that returned without an error;
+//! - nothing of an encrypted store can be read without a key (`encryption/`); data of a compressed one take fewer blocks (`compression`);
 //! - a damaged log is refused, unless only what was being written is missing; a batch is never applied in part. A damaged tree
 //!   is an error, never a wrong value.
 //!
 //! # Lock order
-//! ```text
-//! store.checkpoint          one checkpoint at a time; held across engine I/O
-//! store.push                one batch is formed at a time
-//!   store.cil               the cut: excludes transactions for as long as it takes to swap the buffers
-//!     store.cil.buffer      a CPU's records
-//!   store.group             callers that share a push; a leaf
-//!   store.state             what is in flight, done, applied; a leaf, never held across I/O
-//! store.segments.flush      one flush of data at a time
-//! store.segments.open       the segment that a CPU writes
-//!   store.segments.space    what lives in which segment; under each of the above
-//!   store.segments.files    open files; leaves, as is the one before
-//! ```
+//! ARCHITECTURE.md has it: *The one lock order*.
 //!
 //! # Sources
 //! Chinner, "Improving Metadata Performance By Reducing Journal Overhead" (XFS delayed logging and its CIL); Haerder and
 //! Reuter (1983) for the terms; the log's place in preallocated, recycled space is measured in `docs/measurements.md`.
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod background;
 mod check;
 mod checkpoint;
 mod cil;
+mod compression;
+mod encryption;
 mod error;
+mod flight;
 mod format;
 mod group;
+mod growth;
 mod info;
+mod keys;
 mod log;
 mod mutant;
 mod open;
 mod options;
 mod record;
 mod recovery;
+mod report;
 mod room;
 mod segments;
 mod splice;
@@ -68,19 +65,28 @@ mod why;
 #[cfg(all(test, not(feature = "sim")))]
 mod check_tests;
 #[cfg(all(test, not(feature = "sim")))]
+mod compaction_tests;
+#[cfg(all(test, feature = "compression", not(feature = "sim")))]
+mod compression_tests;
+#[cfg(all(test, not(feature = "sim")))]
 mod crash_tests;
+#[cfg(all(test, feature = "encryption", not(feature = "sim")))]
+mod encryption_tests;
 #[cfg(all(test, not(feature = "sim")))]
 mod segment_tests;
 
 pub mod disk;
 pub mod engine;
 
-pub use check::{FINDINGS_MAX, Finding, Gravity, Look, Progress, Report};
+pub use check::Look;
 pub use cil::{Added, Data, Source, Transaction};
+pub use encryption::{Cipher, KeyKind, KeySlot, StoreKey};
 pub use error::StoreError;
+pub use format::{KEY_MAX, VALUE_MAX};
 pub use info::{Content, Info};
-pub use options::{DiskCache, Options};
-pub use record::{Batch, KEY_MAX, VALUE_MAX};
+pub use options::Options;
+pub use record::Batch;
+pub use report::{FINDINGS_MAX, Finding, Gravity, Progress, Report};
 pub use segments::{EXTENT_MAX, EXTENT_ROOM, Extent};
 pub use splice::Splice;
 pub use store::{Stats, Store};

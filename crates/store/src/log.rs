@@ -14,22 +14,31 @@
 //! an earlier run of the program wrote behind what a crash cut off does not fit behind what a later run writes there. `done` is
 //! the number of the newest batch that was durable, with all before it, when this one was formed; older programs wrote 0.
 //!
+//! In an encrypted store the body fills its blocks, and `spans` is 0 in the header:
+//! ```text
+//!   body   0       24    40                   48      52
+//!          | nonce | tag | length of the body | spans | body, zeros        encrypted from 40 on
+//! ```
+//! `body crc` is of the body as it is stored: what a crash tore is told from what somebody forged.
+//!
 //! # Then
 //! [`Log::read`] gives the batch with a number only if it is whole and follows the one before it. Up to [`IN_FLIGHT`] batches may be
 //! written at a time; what follows a missing one is not read. Whether a crash or damage made it missing, `tail.rs` tells.
 
 use crate::StoreError;
 use crate::disk::DiskFile;
+use crate::encryption::{Cipher, SEAL, StorePart};
+use crate::format::BLOCK;
 use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
 use sluice_sync::Arc;
 
-/// The unit of space.
-pub(crate) const BLOCK: u64 = 4096;
 /// The most batches that are written at a time.
 pub(crate) const IN_FLIGHT: usize = 4;
 /// Bytes before a batch's body.
 pub(crate) const HEADER: usize = 64;
+/// Bytes of an encrypted body before the one that a plain batch has.
+const INNER: usize = 12;
 pub(crate) const MAGIC: u32 = 0x4c43_6c73;
 
 /// Where the log goes on: the next batch's number and place, and what it follows.
@@ -46,6 +55,8 @@ pub(crate) struct Formed {
     pub(crate) sequence: u64,
     /// Encoded, in whole blocks.
     pub(crate) batch: Batch,
+    /// The bytes that the log of an encrypted store gets.
+    encrypted: Option<Vec<u8>>,
     pub(crate) offset: u64,
     /// Bytes of the ring that it takes, what is left free before it included.
     pub(crate) span: u64,
@@ -58,6 +69,7 @@ pub(crate) struct Log {
     pub(crate) file: Arc<dyn DiskFile>,
     size: u64,
     pub(crate) uuid: [u8; 16],
+    cipher: Option<Arc<Cipher>>,
     planted: Planted,
 }
 
@@ -102,7 +114,12 @@ impl Log {
         if there < size || !size.is_multiple_of(BLOCK) || size < BLOCK {
             return Err(StoreError::Damaged(format!("the log has {there} bytes, `super` says {size}")));
         }
-        Ok(Log { file, size, uuid, planted })
+        Ok(Log { file, size, uuid, cipher: None, planted })
+    }
+
+    /// The same log, whose batches are encrypted if there is a `cipher`.
+    pub(crate) fn with(self, cipher: Option<Arc<Cipher>>) -> Log {
+        Log { cipher, ..self }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -110,30 +127,86 @@ impl Log {
     }
 
     /// Prepares `batch` to be written where the log goes on, when batch `done` and all before it are durable.
-    pub(crate) fn form(&self, mut batch: Batch, next: Position, done: u64) -> Formed {
+    ///
+    /// # Errors
+    /// The system's, without the random numbers that an encrypted batch takes.
+    pub(crate) fn form(&self, mut batch: Batch, next: Position, done: u64) -> Result<Formed, StoreError> {
         let (body_len, spans) = (batch.encoded_len(), batch.changes().len() as u32);
-        let len = ((HEADER + body_len) as u64).next_multiple_of(BLOCK);
-        let mut header = Vec::with_capacity(len as usize);
+        let more = if self.cipher.is_some() { SEAL + INNER } else { 0 };
+        let len = (HEADER + more + body_len).next_multiple_of(BLOCK as usize);
+        let mut header = Vec::with_capacity(len - more);
         header.resize(HEADER, 0);
-        let mut chain = 0;
-        batch.encode(header, |bytes| {
-            let body_crc = crc32c::crc32c(&bytes[HEADER..]);
-            bytes.resize(len as usize, 0);
-            bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
-            bytes[8..24].copy_from_slice(&self.uuid);
-            bytes[24..32].copy_from_slice(&next.sequence.to_le_bytes());
-            bytes[32..40].copy_from_slice(&(body_len as u64).to_le_bytes());
-            bytes[40..44].copy_from_slice(&body_crc.to_le_bytes());
-            bytes[44..48].copy_from_slice(&next.chain.to_le_bytes());
-            bytes[48..52].copy_from_slice(&spans.to_le_bytes());
-            bytes[52..60].copy_from_slice(&done.to_le_bytes());
-            chain = crc32c::crc32c(&bytes[..HEADER]);
-            bytes[4..8].copy_from_slice(&chain.to_le_bytes());
+        let (mut chain, mut encrypted) = (0, None);
+        let mut failed = Ok(());
+        batch.encode(header, |bytes| match &self.cipher {
+            None => {
+                bytes.resize(len, 0);
+                chain = self.put_header(bytes, (next, done), (body_len, spans));
+            }
+            Some(cipher) => {
+                let mut stored = vec![0; HEADER + SEAL];
+                stored.extend_from_slice(&(body_len as u64).to_le_bytes());
+                stored.extend_from_slice(&spans.to_le_bytes());
+                stored.extend_from_slice(&bytes[HEADER..]);
+                stored.resize(len, 0);
+                let about = self.about(next.sequence, next.chain);
+                match cipher.encrypt(StorePart::Log, &about, &mut stored[HEADER + SEAL..]) {
+                    Ok(seal) => stored[HEADER..HEADER + SEAL].copy_from_slice(&seal),
+                    Err(error) => failed = Err(StoreError::Io("encrypt the log", error)),
+                }
+                chain = self.put_header(&mut stored, (next, done), (len - HEADER, 0));
+                encrypted = Some(stored);
+            }
         });
+        failed?;
+        let len = len as u64;
         let (offset, left) =
             if next.offset + len <= self.size { (next.offset, 0) } else { (0, self.size - next.offset) };
         let next = Position { sequence: next.sequence + 1, offset: offset + len, chain };
-        Formed { sequence: next.sequence - 1, batch, offset, span: left + len, next }
+        Ok(Formed { sequence: next.sequence - 1, batch, encrypted, offset, span: left + len, next })
+    }
+
+    /// Writes the header before the body in `bytes`: its checksum.
+    fn put_header(
+        &self,
+        bytes: &mut [u8],
+        (next, done): (Position, u64),
+        (body_len, spans): (usize, u32),
+    ) -> u32 {
+        let body_crc = crc32c::crc32c(&bytes[HEADER..HEADER + body_len]);
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[8..24].copy_from_slice(&self.uuid);
+        bytes[24..32].copy_from_slice(&next.sequence.to_le_bytes());
+        bytes[32..40].copy_from_slice(&(body_len as u64).to_le_bytes());
+        bytes[40..44].copy_from_slice(&body_crc.to_le_bytes());
+        bytes[44..48].copy_from_slice(&next.chain.to_le_bytes());
+        bytes[48..52].copy_from_slice(&spans.to_le_bytes());
+        bytes[52..60].copy_from_slice(&done.to_le_bytes());
+        let chain = crc32c::crc32c(&bytes[..HEADER]);
+        bytes[4..8].copy_from_slice(&chain.to_le_bytes());
+        chain
+    }
+
+    /// The place of a batch among all batches of the log, which is authenticated with its body.
+    fn about(&self, sequence: u64, chain: u32) -> [u8; 28] {
+        let mut about = [0; 28];
+        about[..16].copy_from_slice(&self.uuid);
+        about[16..24].copy_from_slice(&sequence.to_le_bytes());
+        about[24..].copy_from_slice(&chain.to_le_bytes());
+        about
+    }
+
+    /// The batch with this header and `body`, whose checksum is right; none if they are no batch.
+    pub(crate) fn decode(&self, header: &[u8; HEADER], mut body: Vec<u8>) -> Option<Batch> {
+        let Some(cipher) = &self.cipher else { return Batch::decode(body, number(header, 48)) };
+        let (seal, inner) = body.split_first_chunk_mut::<SEAL>()?;
+        let about = self.about(word(header, 24), number(header, 44));
+        if !cipher.decrypt(StorePart::Log, &about, inner, seal) {
+            return None;
+        }
+        let (head, body) = inner.split_first_chunk::<INNER>()?;
+        let body = body.get(..usize::try_from(word(head, 0)).ok()?)?;
+        Batch::decode(body.to_vec(), number(head, 8))
     }
 
     /// Writes a batch and makes it durable.
@@ -141,7 +214,8 @@ impl Log {
     /// # Errors
     /// The disk's: nothing may be written afterwards.
     pub(crate) fn write(&self, formed: &Formed) -> Result<(), StoreError> {
-        let (bytes, offset) = (formed.batch.encoded(), formed.offset);
+        let bytes = formed.encrypted.as_deref().unwrap_or(formed.batch.encoded());
+        let offset = formed.offset;
         let written = match self.planted {
             planted if planted.has(Mutant::NoFlush) => self.file.write_at(bytes, offset),
             planted if planted.has(Mutant::FlushAgain) => {
@@ -219,7 +293,7 @@ impl Log {
         if crc32c::crc32c(&body) != number(40) && !self.planted.has(Mutant::NoBodyChecksum) {
             return Ok(None);
         }
-        let Some(batch) = Batch::decode(body, number(48)) else {
+        let Some(batch) = self.decode(&header, body) else {
             return Err(StoreError::Damaged(format!(
                 "batch {} of the log holds no records",
                 position.sequence
@@ -267,6 +341,10 @@ mod tests {
         absorb(vec![records], Planted::default())
     }
 
+    fn form(log: &Log, value: &[u8], next: Position) -> Formed {
+        log.form(batch(value), next, 0).expect("random bytes")
+    }
+
     fn value_at(log: &Log, position: Position) -> Option<(Vec<u8>, Position)> {
         let (batch, next) = log.read(position).expect("memory")?;
         let (_, value) = batch.iter().next().expect("one record");
@@ -279,7 +357,7 @@ mod tests {
         let mut write = Position::start();
         let mut read = Position::start();
         for n in 1..20_u8 {
-            let formed = log.form(batch(&vec![n; usize::from(n) * 300]), write, write.sequence - 1);
+            let formed = form(&log, &vec![n; usize::from(n) * 300], write);
             log.write(&formed).expect("memory");
             write = formed.next;
             let (value, next) = value_at(&log, read).expect("just written");
@@ -294,15 +372,34 @@ mod tests {
         let follows = |planted| {
             let log = log(planted);
             // Two are in flight at the crash, and only the second survives.
-            let lost = log.form(batch(b"lost"), Position::start(), 0);
-            log.write(&log.form(batch(b"stray"), lost.next, 0)).expect("memory");
+            let lost = form(&log, b"lost", Position::start());
+            log.write(&form(&log, b"stray", lost.next)).expect("memory");
             assert!(value_at(&log, Position::start()).is_none());
-            log.write(&log.form(batch(b"new"), Position::start(), 0)).expect("memory");
+            log.write(&form(&log, b"new", Position::start())).expect("memory");
             let (value, next) = value_at(&log, Position::start()).expect("just written");
             assert_eq!(value, b"new");
             value_at(&log, next).is_some()
         };
         assert!(!follows(Planted::default()));
         assert!(follows(Planted { mutant: Some(Mutant::NoChain) }), "found");
+    }
+
+    #[test]
+    fn a_log_that_is_too_short_or_whose_records_are_none_is_damaged() {
+        let file = CrashDisk::new().create("log", BLOCK).expect("memory");
+        let Err(StoreError::Damaged(why)) = Log::new(file, 2 * BLOCK, [9; 16], Planted::default()) else {
+            panic!("it is too short")
+        };
+        assert_eq!(why, "the log has 4096 bytes, `super` says 8192");
+        let log = log(Planted::default());
+        log.write(&form(&log, b"value", Position::start())).expect("memory");
+        let mut header = log.header(0).expect("memory");
+        let body = vec![0xff; log.body(0, &header).expect("memory").expect("a body").len()];
+        header[40..44].copy_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+        let crc = sum(&header);
+        header[4..8].copy_from_slice(&crc.to_le_bytes());
+        log.file.write_at(&[&header[..], &body].concat(), 0).expect("memory");
+        let Err(StoreError::Damaged(why)) = log.read(Position::start()) else { panic!("there are none") };
+        assert!(why.starts_with("batch ") && why.ends_with(" of the log holds no records"), "{why}");
     }
 }

@@ -27,6 +27,8 @@ pub(crate) enum Mutant {
     DataNotFlushed,
     /// Data is read without a look at its checksums.
     DataNotChecked,
+    /// Data that decompress to another length than their record says are taken as they are.
+    LengthNotChecked,
     /// Freed data is given back to the disk at the push that frees it.
     PunchedEarly,
     /// A segment is written from its beginning although data lives in it.

@@ -1,10 +1,10 @@
 //! Open: how a store is made, how one is opened after a clean end or a crash, and how it is closed.
 
 use crate::cil::Cil;
-use crate::disk::{Disk, NoDisk, OverlayDisk, VolatileDisk};
+use crate::disk::{Disk, DiskFile, NoDisk, OverlayDisk, VolatileDisk};
 use crate::engine::{Engine, MemoryEngine, RedbEngine};
-use crate::format::{SUPER_SIZE, Super, VERSION};
-use crate::log::{BLOCK, Log, Position};
+use crate::format::{BLOCK, LOG, SUPER, SUPER_SIZE, Super, TREE};
+use crate::log::{Log, Position};
 use crate::mutant::Planted;
 use crate::record::Batch;
 use crate::recovery::{Behind, DamagedLog, recover};
@@ -12,7 +12,7 @@ use crate::room::Room;
 use crate::segments::{Segments, blocks_of};
 use crate::store::{Core, State, WAITING_SHARE};
 use crate::why::Why;
-use crate::{Options, Store, StoreError};
+use crate::{Options, Store, StoreError, compression, encryption};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::Builder;
 use sluice_sync::{Arc, Condvar, LockClass, Mutex, OnceLock};
@@ -22,16 +22,12 @@ static PUSH: LockClass = LockClass::new("store.push");
 static CHECKPOINT: LockClass = LockClass::new("store.checkpoint");
 static STATE: LockClass = LockClass::new("store.state");
 
-/// The file that says what this is.
-pub(crate) const SUPER: &str = "super";
-/// The file of the log.
-pub(crate) const LOG: &str = "log";
 /// The smallest log.
 pub(crate) const LOG_MIN: u64 = 16 * BLOCK;
 /// The least memory for what the tree does not have.
 const MEMORY_MIN: u64 = 1 << 20;
-/// The file of the engine.
-pub(crate) const TREE: &str = "tree";
+/// Bytes of records up to which a tree is made smaller when a store is closed. A larger one waits for a store that is open for long.
+const CLOSE_RECORDS: u64 = 256 << 20;
 
 impl Store {
     /// Makes a store on `disk` and opens it.
@@ -42,6 +38,13 @@ impl Store {
         if disk.open(SUPER).is_ok() {
             return Err(StoreError::Exists);
         }
+        if options.compress && !compression::IS_BUILT_IN {
+            return Err(StoreError::NoCompression);
+        }
+        let disk = match &options.key {
+            Some(key) => encryption::make(disk, key)?,
+            None => disk,
+        };
         let made = |error: io::Error| match error.kind() {
             io::ErrorKind::AlreadyExists => StoreError::Exists,
             _ => StoreError::Io("make the store", error),
@@ -51,20 +54,20 @@ impl Store {
         let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
         let log = disk.create(LOG, log_size).map_err(made)?;
         // A batch without records: a log without a batch is one that was wiped.
-        let log = Log::new(log, log_size, uuid, Planted::default())?;
-        let first = log.form(Batch::default(), Position::start(), 0);
+        let log = Log::new(log, log_size, uuid, Planted::default())?.with(disk.cipher());
+        let first = log.form(Batch::default(), Position::start(), 0)?;
         log.write(&first).and_then(|()| log.flush())?;
         let behind = Behind { position: first.next, ..Behind::default() };
         let tree = disk.create(TREE, 0).map_err(made)?;
-        RedbEngine::open(tree, options.cache)?.apply(&Batch::default(), &behind.encode())?;
+        RedbEngine::open(tree, disk.cipher(), options.cache)?.apply(&Batch::default(), &behind.encode())?;
         // Without `super` it is no store: so it comes when all else is whole.
         let mark = || {
             disk.sync_names()?;
             let file = disk.create(SUPER, SUPER_SIZE as u64)?;
-            file.write_at(
-                &Super { version: VERSION, uuid, log_size, segment_size, is_volatile: false }.encode(),
-                0,
-            )?;
+            let key_id = disk.cipher().map(|cipher| cipher.id());
+            let (is_volatile, is_compressed) = (false, options.compress);
+            let made = Super { version: 0, uuid, log_size, segment_size, is_volatile, key_id, is_compressed };
+            file.write_at(&Super { version: made.version_now(), ..made }.encode(), 0)?;
             file.sync()?;
             disk.sync_names()
         };
@@ -86,10 +89,18 @@ impl Store {
         options: Options,
         planted: Planted,
     ) -> Result<Store, StoreError> {
+        let disk = match &options.key {
+            Some(key) if disk.cipher().is_none() => {
+                let found = read_any_super(&*disk)?;
+                encryption::unlocked(disk, &found, key)?
+            }
+            _ => disk,
+        };
         let found = read_super(&*disk)?;
-        if found.version < VERSION || options.volatile {
+        let version = found.version_now();
+        if found.version < version || options.volatile {
             // From now on older programs refuse the store: what is written to it they cannot read.
-            mark(&*disk, Super { version: VERSION, is_volatile: options.volatile, ..found })?;
+            mark(&*disk, Super { version, is_volatile: options.volatile, ..found })?;
         }
         let opened = Store::open_found(disk.clone(), found, options.clone(), planted);
         if opened.is_err() && options.volatile {
@@ -108,31 +119,36 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let disk =
             if options.volatile { shared_disk(VolatileDisk::new(below.clone())) } else { below.clone() };
-        let Super { uuid, log_size, segment_size, .. } = found;
-        let log = disk.open(LOG).map_err(StoreError::io("open the log"))?;
-        let log = Log::new(log, log_size, uuid, planted)?;
-        let tree = disk.open(TREE).map_err(StoreError::io("open the tree"))?;
-        let engine = RedbEngine::open(tree, options.cache)?;
+        let Super { uuid, log_size, segment_size, is_compressed: compress, .. } = found;
+        let log = Log::new(part(&*disk, LOG, "open the log")?, log_size, uuid, planted)?.with(disk.cipher());
+        let tree = part(&*disk, TREE, "open the tree")?;
+        let engine = RedbEngine::open(tree, disk.cipher(), options.cache)?.compacts(disk.clone());
         let blocks = blocks_of(segment_size);
         let behind = recover(&log, &engine, blocks, (options.memory, planted), DamagedLog::Refused)?;
-        let options = Options { log_size, ..options };
+        let options = Options { log_size, compress, ..options };
         Store::start((disk, below, blocks), Some(log), Box::new(engine), behind, options, planted)
     }
 
     /// The store whose records `engine` keeps, which makes each batch durable by itself: there is no log beside it. At
     /// a push the engine gets the records that a log would hold. `options.log_size` bounds what may wait for a push.
-    /// `data` has segments of `options.segment_size`; without it the records have everything.
+    /// `data` has segments of `options.segment_size`, compressed with `options.compress`; without it the records have everything.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`], and the engine's.
+    /// [`StoreError::NotEncrypted`] with a key; [`StoreError::NoCompression`], [`StoreError::Damaged`], and the engine's.
     pub fn over(
         engine: Box<dyn Engine>,
         data: Option<Arc<dyn Disk>>,
         options: Options,
     ) -> Result<Store, StoreError> {
+        if options.key.is_some() {
+            return Err(StoreError::NotEncrypted);
+        }
         if options.volatile {
             let unsupported = io::ErrorKind::Unsupported.into();
             return Err(StoreError::Io("use a store without files and without flushes", unsupported));
+        }
+        if options.compress && !compression::IS_BUILT_IN {
+            return Err(StoreError::NoCompression);
         }
         let blocks = data.as_ref().map_or(0, |_| blocks_of(options.segment_size));
         let disk = data.unwrap_or_else(|| shared_disk(NoDisk));
@@ -173,11 +189,12 @@ impl Store {
         let state = State::since(next.sequence - 1);
         let log_size = options.log_size;
         let options = Options { memory: options.memory.max(MEMORY_MIN), ..options };
+        let of_segments = (blocks, options.open_segments, options.compress);
         let waiting_max = log_size.min(options.memory) / WAITING_SHARE;
         let room = Room::new(log_size);
         room.look(&*disk);
         let core = Arc::new(Core {
-            segments: Segments::open(disk.clone(), (blocks, options.open_segments), table, planted),
+            segments: Segments::open(disk.clone(), of_segments, table, planted),
             disk,
             below,
             room,
@@ -212,7 +229,7 @@ impl Store {
 impl Core {
     /// See [`Store::close`].
     pub(crate) fn close(&self) -> Result<(), StoreError> {
-        let closed = self.write_out_all();
+        let closed = self.write_out_all().and_then(|()| self.compact_all(CLOSE_RECORDS));
         if closed.is_ok() {
             self.segments.trim();
         }
@@ -262,10 +279,17 @@ fn end_volatile(disk: &dyn Disk) -> Result<(), StoreError> {
 /// The file `super` of a usable store.
 ///
 /// # Errors
-/// [`StoreError::Lost`]; as [`read_any_super`].
+/// [`StoreError::Lost`], [`StoreError::NoCompression`], [`StoreError::Locked`], [`StoreError::NotEncrypted`]; as [`read_any_super`].
 pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super, StoreError> {
     let found = read_any_super(disk)?;
-    if found.is_volatile { Err(StoreError::Lost) } else { Ok(found) }
+    match (found.key_id, disk.cipher()) {
+        _ if found.is_volatile => Err(StoreError::Lost),
+        _ if found.is_compressed && !compression::IS_BUILT_IN => Err(StoreError::NoCompression),
+        (Some(_), None) => Err(StoreError::Locked),
+        (None, Some(_)) => Err(StoreError::NotEncrypted),
+        (Some(id), Some(cipher)) if id != cipher.id() => Err(StoreError::WrongKey),
+        _ => Ok(found),
+    }
 }
 
 /// The content of the file `super`.
@@ -275,7 +299,7 @@ pub(crate) fn read_super(disk: &dyn Disk) -> Result<Super, StoreError> {
 pub(crate) fn read_any_super(disk: &dyn Disk) -> Result<Super, StoreError> {
     let file = disk.open(SUPER).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => StoreError::NotAStore,
-        _ => StoreError::Io("open `super`", error),
+        _ => StoreError::io("open `super`")(error),
     })?;
     let mut bytes = [0; SUPER_SIZE];
     file.read_at(&mut bytes, 0).map_err(|error| match error.kind() {
@@ -283,6 +307,14 @@ pub(crate) fn read_any_super(disk: &dyn Disk) -> Result<Super, StoreError> {
         _ => StoreError::Io("read `super`", error),
     })?;
     Super::decode(&bytes)
+}
+
+/// The file `name`, which each store has. `what`: what failed, if it cannot be opened.
+fn part(disk: &dyn Disk, name: &str, what: &'static str) -> Result<Arc<dyn DiskFile>, StoreError> {
+    disk.open(name).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => StoreError::Damaged(format!("`{name}` is missing")),
+        _ => StoreError::io(what)(error),
+    })
 }
 
 /// Sixteen random bytes, marked as a random UUID.
@@ -311,7 +343,18 @@ mod tests {
         assert_eq!(Store::info(&*disk).expect("a store").version, 1);
         let store = Store::open(disk.clone(), Options::default()).expect("an older one");
         assert_eq!(store.get(b"key").expect("the disk works").as_deref(), Some(b"value".as_slice()));
-        assert_eq!(read_super(&*disk).expect("a store"), Super { version: VERSION, ..older });
+        assert_eq!(read_super(&*disk).expect("a store"), Super { version: older.version_now(), ..older });
+    }
+
+    #[test]
+    fn a_store_without_its_log_or_its_tree_is_damaged() {
+        for name in [LOG, TREE] {
+            let disk = CrashDisk::new();
+            drop(Store::create(Arc::new(disk.clone()), Options::default()).expect("an empty disk"));
+            disk.remove(name).expect("it is there");
+            let error = Store::open(Arc::new(disk), Options::default()).expect_err("no store").to_string();
+            assert!(error.contains(&format!("`{name}` is missing")), "{error}");
+        }
     }
 
     #[test]

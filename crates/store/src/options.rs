@@ -1,10 +1,18 @@
 //! Options: how to make and run a store.
 
+use crate::StoreKey;
 use sluice_sync::time::Duration;
-use std::path::PathBuf;
 
-/// How to make and run a store.
+/// How to make and run a store. Each field has a method that sets it.
+///
+/// ```
+/// use sluice_store::Options;
+///
+/// let options = Options::default().log_size(16 << 20).background(false);
+/// assert_eq!((options.log_size, options.background), (16 << 20, false));
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Bytes of the log; whole blocks of 4 KiB, at least 16. Only for [`Store::create`](crate::Store::create).
     pub log_size: u64,
@@ -25,20 +33,10 @@ pub struct Options {
     /// Nothing is flushed before the store is closed: what is written only makes room in memory. After a crash, of the process or the
     /// machine, the store is [lost](crate::StoreError::Lost).
     pub volatile: bool,
-    /// For a store in an object store: this machine's cache of objects that were read or written.
-    pub disk_cache: Option<DiskCache>,
-    /// For a store in an object store: the store is taken from any process that has it open.
-    pub takeover: bool,
-}
-
-/// A directory on this machine's disk in which copies of objects are kept. Copies are checked before use, so the cache
-/// may be lost, damaged, or shared by processes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskCache {
-    /// The directory; it is made if need be. Each store has a subdirectory.
-    pub dir: PathBuf,
-    /// Bytes that the copies of one store may take.
-    pub bytes: u64,
+    /// Data are compressed where that saves room. Only for new stores: an existing store says so itself.
+    pub compress: bool,
+    /// The key of an encrypted store; with it [`Store::create`](crate::Store::create) makes one.
+    pub key: Option<StoreKey>,
 }
 
 impl Default for Options {
@@ -52,8 +50,21 @@ impl Default for Options {
             memory: u64::MAX,
             background: true,
             volatile: false,
-            disk_cache: None,
-            takeover: false,
+            compress: false,
+            key: None,
         }
     }
 }
+
+sluice_sync::setters!(Options {
+    log_size: u64 => log_size;
+    segment_size: u64 => segment_size;
+    open_segments: usize => open_segments;
+    age: Duration => age;
+    cache: usize => cache;
+    memory: u64 => memory;
+    background: bool => background;
+    volatile: bool => volatile;
+    compress: bool => compress;
+    key: StoreKey => Some(key);
+});

@@ -1,24 +1,34 @@
 //! Room: how much of the host's disk is left, so that a store that is full can still be tidied up.
 //!
-//! Batches in the log must find room in the tree, and deleting writes too. So growth is refused ([`Store::has_room`])
-//! while there is still room for what the log holds, several times over: the tree writes a changed page to a new place
-//! before it gives the old one back. Deletions go on, and end the shortage.
+//! Batches in the log must find room in the tree, and deleting writes too. So growth is refused (`growth`) while there is still
+//! room for what the log holds, several times over: the tree writes a changed page to a new place before it gives the old one
+//! back. Deletions go on, and end the shortage.
+//!
+//! *Held back.* A caller that is told to keep room for later writes holds back blocks of the disk. All other growth leaves them
+//! alone. They are counted per CPU, and added up only where the disk is looked at, so a write reads no more than whether the disk
+//! is full. A write into such blocks, or over what is there, goes on with half of the reserve.
 
-use crate::Store;
 use crate::disk::Disk;
+use crate::format::BLOCK;
 use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::percpu::Budget;
 
 /// Free space must exceed the content of the log by this factor.
-const TIMES: u64 = 2;
+pub(crate) const TIMES: u64 = 2;
 
-/// How often a caller without room pushes and checkpoints at most: other callers may fill the disk meanwhile.
-const ROUNDS: usize = 4;
+/// This part of the reserve is always left for the tree.
+pub(crate) const LEAST_SHARE: u64 = 8;
+
+/// A block that is held back counts as so many bytes: its records take room, too.
+pub(crate) const HELD_BYTES: u64 = BLOCK + BLOCK / 16;
 
 /// Whether the disk has room for growth.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// Bytes of the disk reserved for changes that must go on. *immutable*
-    reserve: u64,
+    pub(crate) reserve: u64,
+    /// Blocks that are held back. *per CPU*
+    pub(crate) held: Budget,
     /// There was less at the last look. *atomic, alone*
     is_full: AtomicBool,
 }
@@ -26,59 +36,33 @@ pub(crate) struct Room {
 impl Room {
     /// For a log of `log_size` bytes.
     pub(crate) fn new(log_size: u64) -> Room {
-        Room { reserve: log_size.saturating_mul(TIMES), is_full: AtomicBool::new(false) }
+        let reserve = log_size.saturating_mul(TIMES);
+        Room { reserve, held: Budget::new(None, 0), is_full: AtomicBool::new(false) }
     }
 
-    /// Whether the disk had less than the reserve at the last look.
+    /// Bytes that growth leaves alone.
+    pub(crate) fn kept(&self) -> u64 {
+        self.reserve.saturating_add(self.held.used().saturating_mul(HELD_BYTES))
+    }
+
+    /// Whether the disk has as many bytes as `wanted` says. A disk that does not tell its free space has them until a write fails.
+    pub(crate) fn has(disk: &dyn Disk, wanted: impl FnOnce() -> u64) -> bool {
+        disk.free_bytes().map_or(true, |free| free >= wanted())
+    }
+
+    /// Whether the disk had less than growth needs at the last look.
     pub(crate) fn is_full(&self) -> bool {
         // Relaxed: a hint.
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Looks at the disk. A disk that does not tell its free space has room until a write fails.
+    /// Looks at the disk.
     pub(crate) fn look(&self, disk: &dyn Disk) -> bool {
-        let is_full = disk.free_bytes().is_ok_and(|free| free < self.reserve);
+        let is_full = !Room::has(disk, || self.kept());
         // Relaxed: a hint. Written when it changes only: each call reads it.
         if self.is_full.load(Ordering::Relaxed) != is_full {
             self.is_full.store(is_full, Ordering::Relaxed);
         }
         !is_full
-    }
-}
-
-impl Store {
-    /// Whether the host's disk has room for what makes the store grow. A caller that is told no should not begin such a change:
-    /// deletions need what is left.
-    pub fn has_room(&self) -> bool {
-        let core = &*self.core;
-        !core.room.is_full() || core.room.look(&*core.disk)
-    }
-
-    /// Bytes of the disk that may still be used: what is free beyond the reserve. None for a store in S3, which
-    /// does not tell its free space.
-    pub fn room_bytes(&self) -> Option<u64> {
-        let core = &*self.core;
-        core.disk.free_bytes().ok().map(|free| free.saturating_sub(core.room.reserve))
-    }
-
-    /// Gives the disk back what transactions have freed, if the disk is full: pushes them, and brings the tree up to them. Returns
-    /// whether there is room afterwards. Called with no lock held that a transaction's changes need, and in no transaction.
-    pub fn make_room(&self) -> bool {
-        let core = &*self.core;
-        for _ in 0..ROUNDS {
-            if self.has_room() {
-                return true;
-            }
-            if core.cil.waiting() > 0 && core.write_out().is_err() {
-                return false;
-            }
-            if core.state.lock().frees_since.is_none() {
-                break;
-            }
-            if core.checkpoint().is_err() {
-                return false;
-            }
-        }
-        self.has_room()
     }
 }

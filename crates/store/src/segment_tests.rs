@@ -7,8 +7,9 @@ use crate::disk::Disk;
 use crate::disk::crash::{CrashDisk, Survivors};
 use crate::disk::fault::FaultDisk;
 use crate::mutant::{Mutant, Planted};
-use crate::{EXTENT_ROOM, Extent, Options, Store, StoreError};
-use sluice_sync::{Arc, OnceLock};
+use crate::{Added, EXTENT_ROOM, Extent, Options, Source, Store, StoreError};
+use sluice_sync::Arc;
+use sluice_sync::random::Random;
 use std::collections::BTreeMap;
 
 /// Key to number of data.
@@ -47,13 +48,13 @@ fn open(disk: &CrashDisk, mutant: Option<Mutant>) -> Result<Store, StoreError> {
 }
 
 fn empty() -> CrashDisk {
-    static FILES: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
-    let files = FILES.get_or_init(|| {
-        let disk = CrashDisk::new();
-        drop(Store::create(Arc::new(disk.clone()), options()).expect("an empty disk"));
-        disk.files()
-    });
-    CrashDisk::with(files.clone())
+    empty_of(options())
+}
+
+fn empty_of(options: Options) -> CrashDisk {
+    let disk = CrashDisk::new();
+    drop(Store::create(Arc::new(disk.clone()), options).expect("an empty disk"));
+    CrashDisk::with(disk.files())
 }
 
 /// From one byte more than nothing to four blocks; every sector is another.
@@ -114,8 +115,7 @@ struct Run {
     states: Vec<State>,
 }
 
-fn run(acts: &[Act], mutant: Option<Mutant>) -> Result<Run, StoreError> {
-    let disk = empty();
+fn run(disk: CrashDisk, acts: &[Act], mutant: Option<Mutant>) -> Result<Run, StoreError> {
     let mut store = open(&disk, mutant).expect("made just now");
     let mut run = Run { disk, begun: vec![(0, 0)], synced: vec![(0, 0)], states: vec![State::new()] };
     let mut named: BTreeMap<u8, Extent> = BTreeMap::new();
@@ -235,12 +235,11 @@ impl Run {
 
 /// The `n`-th workload, of acts at random.
 fn workload(n: u64) -> Vec<Act> {
-    let mut z = n + 1;
+    let mut random = Random::new(n);
     let mut acts = Vec::new();
     for at in 0..8 + n % 16 {
-        z = z.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let number = (n * 7 + at * 5) as u8 % 200;
-        acts.push(match (z >> 33) % 12 {
+        acts.push(match random.below(12) {
             0..5 => Act::Write(number),
             5 => Act::Prepare(number),
             6 => Act::Name,
@@ -258,8 +257,11 @@ fn after_a_crash_at_any_step_each_extent_that_a_record_names_reads_right() {
     let workloads = std::env::var("SLUICE_CRASH_WORKLOADS").ok().and_then(|n| n.parse().ok()).unwrap_or(16);
     for n in 0..workloads {
         let acts = workload(n);
-        let found = run(&acts, None).expect("the disk works").crash_everywhere(1, 1, None);
-        found.unwrap_or_else(|what| panic!("workload {n} {acts:?}: {what}"));
+        for compress in [false, cfg!(feature = "compression")] {
+            let disk = empty_of(options().compress(compress));
+            let found = run(disk, &acts, None).expect("the disk works").crash_everywhere(1, 1, None);
+            found.unwrap_or_else(|what| panic!("workload {n} {acts:?}: {what}"));
+        }
     }
 }
 
@@ -301,7 +303,7 @@ fn each_planted_fault_of_the_segments_is_found() {
         Write(26),
         Sync,
     ];
-    run(&tight, None)
+    run(empty(), &tight, None)
         .expect("the disk works")
         .crash_everywhere(1, 1, None)
         .expect("without a fault all is well");
@@ -309,7 +311,7 @@ fn each_planted_fault_of_the_segments_is_found() {
         [Mutant::DataNotFlushed, Mutant::PunchedEarly, Mutant::EndForgotten, Mutant::PendingForgotten]
     {
         // Some show at once, the others after a crash.
-        let found = run(&tight, Some(mutant)).map(|run| run.crash_everywhere(3, 1, Some(mutant)));
+        let found = run(empty(), &tight, Some(mutant)).map(|run| run.crash_everywhere(3, 1, Some(mutant)));
         assert!(!matches!(found, Ok(Ok(_))), "{mutant:?} was not found");
     }
 }
@@ -423,7 +425,7 @@ fn when_any_write_flush_or_request_for_room_fails_calls_say_so_and_what_was_sync
 
 /// A disk with so much room.
 #[derive(Debug)]
-struct Small(CrashDisk, sluice_sync::atomic::AtomicU64);
+pub(crate) struct Small(pub(crate) CrashDisk, pub(crate) sluice_sync::atomic::AtomicU64);
 
 impl Disk for Small {
     fn open(&self, name: &str) -> std::io::Result<Arc<dyn crate::disk::DiskFile>> {
@@ -434,12 +436,24 @@ impl Disk for Small {
         self.0.create(name, len)
     }
 
+    fn cipher(&self) -> Option<Arc<crate::Cipher>> {
+        self.0.cipher()
+    }
+
     fn names(&self) -> std::io::Result<Vec<String>> {
         self.0.names()
     }
 
     fn free_bytes(&self) -> std::io::Result<u64> {
         Ok(self.1.load(sluice_sync::atomic::Ordering::SeqCst))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> std::io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> std::io::Result<()> {
+        self.0.remove(name)
     }
 
     fn sync_names(&self) -> std::io::Result<()> {
@@ -464,8 +478,43 @@ fn growth_is_refused_while_what_the_log_holds_still_finds_room_and_allowed_again
     assert!(store.has_room());
 }
 
-/// A store whose only extent has just been freed, on a disk that is full.
-fn full_with_a_freed_extent(options: Options) -> (Store, Arc<Small>) {
+#[test]
+fn blocks_that_are_held_back_are_no_room_for_growth_and_writes_into_them_go_on() {
+    let small = Arc::new(Small(empty(), (1 << 30).into()));
+    let store = Store::open(small.clone(), options()).expect("made just now");
+    let before = store.room_bytes().expect("it tells");
+    let all = before / (4096 + 256);
+    assert!(!store.hold_back(all + 1) && store.held_back() == 0 && store.has_room());
+    assert!(store.hold_back(all - 10) && !store.hold_back(11) && store.hold_back(10));
+    assert_eq!((store.held_back(), store.room_bytes()), (all, Some(before - all * (4096 + 256))));
+    // One block less, and growth is refused at once, and what is held back is not.
+    small.1.fetch_sub(4096 + 256, sluice_sync::atomic::Ordering::SeqCst);
+    store.hold_back_anyway(0);
+    assert!(!store.has_room() && store.has_room_held_back() && store.room_bytes() == Some(0));
+    store.give_up(1);
+    assert!(store.has_room());
+    small.1.store(4096, sluice_sync::atomic::Ordering::SeqCst);
+    store.hold_back_anyway(0);
+    assert!(!store.has_room_held_back(), "deletions need the rest");
+}
+
+#[test]
+fn segments_take_a_small_part_of_a_disk_ahead_and_give_it_back_when_the_disk_is_full() {
+    let small = Arc::new(Small(empty(), (64 << 20).into()));
+    let store =
+        Store::open(small.clone(), Options { segment_size: 64 << 20, ..options() }).expect("made just now");
+    store.write_extent(&[1; 9000]).expect("room");
+    let ahead = store.core.segments.ahead_bytes();
+    assert!(0 < ahead && ahead <= (64 << 20) / 8, "{ahead} bytes");
+    small.1.store(100_000, sluice_sync::atomic::Ordering::SeqCst);
+    store.hold_back_anyway(0);
+    assert!(!store.make_room(), "this disk stays full");
+    assert_eq!(store.core.segments.ahead_bytes(), 0);
+    store.write_extent(&[1; 9000]).expect("a write asks for room again");
+}
+
+/// A store with one extent, which record 1 names, on a disk that is full.
+fn full_with_an_extent(options: Options) -> (Store, Arc<Small>, Extent) {
     let small = Arc::new(Small(empty(), u64::MAX.into()));
     let store = Store::open(small.clone(), options).expect("made just now");
     let extent = store.write_extent(&[1; 9000]).expect("room");
@@ -476,6 +525,12 @@ fn full_with_a_freed_extent(options: Options) -> (Store, Arc<Small>) {
     store.sync().and_then(|()| store.checkpoint()).expect("the disk works");
     assert!(store.stats().data_bytes > 0);
     small.1.store(100_000, sluice_sync::atomic::Ordering::SeqCst);
+    (store, small, extent)
+}
+
+/// As [`full_with_an_extent`], after a transaction has freed the extent.
+fn full_with_a_freed_extent(options: Options) -> (Store, Arc<Small>) {
+    let (store, small, extent) = full_with_an_extent(options);
     let mut change = store.begin(1000).expect("a deletion goes on");
     change.free_extent(&extent);
     change.remove(&[1], 2);
@@ -492,6 +547,41 @@ fn a_full_disk_gets_back_what_was_deleted_when_a_caller_asks_for_room() {
     let before = store.stats().batches;
     assert!(!store.make_room());
     assert_eq!(store.stats().batches, before, "with nothing to give back nothing is written");
+}
+
+/// Frees some extents, one in a push.
+struct Frees(sluice_sync::Mutex<Vec<(u8, Extent)>>);
+
+impl Source for Frees {
+    fn collect(&self, to: &mut Added) {
+        let mut left = self.0.lock();
+        if let Some((key, extent)) = left.pop() {
+            to.free_extent(&extent);
+            to.remove(&[key]);
+        }
+        if !left.is_empty() {
+            to.ask_again();
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_gets_back_what_only_the_source_of_changes_knows_to_be_gone() {
+    let (store, _full, first) = full_with_an_extent(options());
+    let mut extents = vec![(1, first)];
+    for key in 2..4 {
+        let extent = store.write_extent(&[key; 9000]).expect("room");
+        let mut change = store.begin(1000).expect("the log has room");
+        change.name_extent(&extent);
+        change.put(&[key], 1, &value(key, &extent));
+        drop(change);
+        extents.push((key, extent));
+    }
+    store.write_out().expect("the disk works");
+    store.set_source(Box::new(Frees(sluice_sync::Mutex::new(extents))));
+    store.hold_back_anyway(0);
+    assert!(!store.make_room(), "this disk stays full");
+    assert_eq!(store.stats().data_bytes, 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! ```
 //! Numbers are little endian. The log alone has splices: batches that go to the tree have values ([`Batch::merge`](crate::Batch)).
 
-use crate::record::VALUE_MAX;
+use crate::format::VALUE_MAX;
 
 /// Stands for a place in the former value: the bytes are here.
 const HERE: u32 = u32::MAX;

@@ -17,14 +17,11 @@
 //! - I2: batch n counts as done only when n - 1 does;
 //! - I3: after the first error of the log or the engine nothing more is written, and every call says so;
 //! - I4: a push that cannot write what it took has failed the store before another push looks what waits.
-//!
-//! # Lock order
-//! See the crate's header.
 
 use crate::StoreError;
 use crate::cil::{Added, Cil, Cut, Data, Source, Transaction};
 use crate::disk::Disk;
-use crate::engine::{Engine, Traffic};
+use crate::engine::Engine;
 use crate::group::Callers;
 use crate::log::{Formed, Log, Position};
 use crate::mutant::{Mutant, Planted};
@@ -38,7 +35,7 @@ use sluice_sync::thread::JoinHandle;
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::collections::VecDeque;
-use std::{io, mem};
+use std::{fmt, io, mem};
 
 /// A batch that takes more than this part of the log goes to the tree at once.
 const LARGE_SHARE: u64 = 2;
@@ -129,6 +126,8 @@ pub(crate) struct State {
     pub(crate) unapplied: VecDeque<Done>,
     /// When the oldest of these batches that frees extents was written.
     pub(crate) frees_since: Option<Instant>,
+    /// The engine's files take much more than its records.
+    pub(crate) is_spacious: bool,
     /// The source asks for another push.
     pub(crate) again: bool,
     /// The next push writes data out.
@@ -231,6 +230,12 @@ impl Store {
         }
     }
 
+    /// The source [has work](Source::has_work) from now on: the thread of the store pushes within [`Options::age`]. Takes no lock that is
+    /// held for long.
+    pub fn wake_for_source(&self) {
+        self.core.wake_for_source();
+    }
+
     /// Lets `source` add its values to each later push. The first call counts.
     pub fn set_source(&self, source: Box<dyn Source>) {
         // A second source is the caller's mistake, and changes nothing.
@@ -330,6 +335,12 @@ impl Store {
         self.core.segments.read_all(extents)
     }
 
+    /// For each of `extents`, whether the disk itself, past all copies in memory, has its bytes: [`StoreError::Damaged`] or
+    /// the disk's error if not. Adjacent extents are read with one call of the disk.
+    pub fn verify_extents(&self, extents: &[&Extent]) -> Vec<Result<(), StoreError>> {
+        self.core.segments.verify(extents)
+    }
+
     /// Gives back an extent that no transaction has named, and that none will.
     pub fn discard_extent(&self, extent: &Extent) {
         self.core.segments.discard(extent);
@@ -363,11 +374,6 @@ impl Store {
         self.core.options.volatile
     }
 
-    /// Requests to an object store since it was opened.
-    pub fn traffic(&self) -> Traffic {
-        self.core.engine.traffic()
-    }
-
     /// The state of the store.
     pub fn stats(&self) -> Stats {
         let data_bytes = self.core.segments.live_bytes();
@@ -380,6 +386,13 @@ impl Store {
             batches: state.done,
             data_bytes,
         }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Core { options, log_size, .. } = &*self.core;
+        f.debug_struct("Store").field("log_size", log_size).field("options", options).finish_non_exhaustive()
     }
 }
 
@@ -473,7 +486,7 @@ impl Core {
             return applied.map(Taken::All);
         };
         let done = self.state.lock().done;
-        let formed = log.form(batch, *next, done);
+        let formed = log.form(batch, *next, done)?;
         let memory = formed.batch.memory();
         self.make_room(formed.span, memory)?;
         *next = formed.next;

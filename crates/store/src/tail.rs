@@ -16,7 +16,8 @@
 //! The loss of the *last* durable batch as a whole looks like a crash before it was written. Nothing in a log tells that.
 
 use crate::StoreError;
-use crate::log::{BLOCK, HEADER, IN_FLIGHT, Log, MAGIC, Position, number, sum, word};
+use crate::format::BLOCK;
+use crate::log::{HEADER, IN_FLIGHT, Log, MAGIC, Position, number, sum, word};
 use crate::record::Batch;
 
 /// Bytes of the log that are read at a time.
@@ -110,7 +111,7 @@ impl Log {
         for (sequence, offset) in places {
             let header = self.header(offset)?;
             let body = self.body(offset, &header)?.filter(|body| crc32c::crc32c(body) == number(&header, 40));
-            let batch = body.and_then(|body| Batch::decode(body, number(&header, 48)));
+            let batch = body.and_then(|body| self.decode(&header, body));
             later.extend(batch.map(|batch| (sequence, batch)));
         }
         Ok(later)
@@ -149,7 +150,7 @@ impl Log {
                 }
                 body[bit / 8] ^= 1 << (bit % 8);
                 // A torn body may have that checksum by chance, but hardly records in order.
-                return Ok(Batch::decode(body, number(&header, 48)).is_some());
+                return Ok(self.decode(&header, body).is_some());
             }
             change = if change & 1 == 0 { change >> 1 } else { change >> 1 ^ POLYNOMIAL };
         }

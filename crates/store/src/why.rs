@@ -5,8 +5,8 @@ use crate::StoreError;
 /// Why nothing more can be written.
 #[derive(Clone)]
 pub(crate) enum Why {
-    /// Another node has opened the store.
-    Fenced,
+    /// A later owner has opened the store.
+    Superseded,
     /// Something else, in words.
     Other(String),
 }
@@ -15,7 +15,7 @@ impl Why {
     /// Since `error` came.
     pub(crate) fn of(error: &StoreError) -> Why {
         match error {
-            StoreError::Fenced => Why::Fenced,
+            StoreError::Superseded => Why::Superseded,
             other => Why::Other(other.to_string()),
         }
     }
@@ -23,7 +23,7 @@ impl Why {
     /// The error for a caller.
     pub(crate) fn error(&self) -> StoreError {
         match self {
-            Why::Fenced => StoreError::Fenced,
+            Why::Superseded => StoreError::Superseded,
             Why::Other(text) => StoreError::Failed(text.clone()),
         }
     }
@@ -31,7 +31,7 @@ impl Why {
     /// For a person.
     pub(crate) fn text(&self) -> String {
         match self {
-            Why::Fenced => StoreError::Fenced.to_string(),
+            Why::Superseded => StoreError::Superseded.to_string(),
             Why::Other(text) => text.clone(),
         }
     }

@@ -39,7 +39,7 @@ impl Drop for Scratch {
 }
 
 fn options() -> Options {
-    Options { log_size: 1 << 20, ..Options::default() }
+    Options::default().log_size(1 << 20)
 }
 
 fn disk(dir: &Path) -> Arc<HostDisk> {
@@ -101,7 +101,7 @@ fn a_store_that_is_only_looked_at_stays_byte_for_byte_as_it_was() {
         files.sort();
         files
     };
-    let open = Options { background: false, ..options() };
+    let open = options().background(false);
     let store = Store::create(disk(&scratch.0), open.clone()).expect("an empty directory");
     store.begin(100).expect("there is room").put(b"key", 1, b"value");
     store.sync().expect("the disk works");
@@ -126,7 +126,7 @@ fn a_store_that_is_only_looked_at_stays_byte_for_byte_as_it_was() {
 fn a_change_is_made_durable_unasked_when_it_gets_old() {
     let scratch = Scratch::new("age");
     let age = Duration::from_millis(20);
-    let store = Store::create(disk(&scratch.0), Options { age, ..options() }).expect("an empty directory");
+    let store = Store::create(disk(&scratch.0), options().age(age)).expect("an empty directory");
     // Twice: the store's thread sleeps in between.
     for round in 1..=2 {
         let before = store.stats().batches;
@@ -138,4 +138,58 @@ fn a_change_is_made_durable_unasked_when_it_gets_old() {
         }
         assert_eq!(store.stats().waiting_bytes, 0);
     }
+}
+
+/// A whole store in which `name` is what `replace` puts in its place.
+fn with_an_intruder(dir: &Path, name: &str, replace: impl FnOnce(&Path)) -> StoreError {
+    let intruder = dir.join(name);
+    let aside = dir.with_extension("aside");
+    std::fs::rename(&intruder, &aside).expect("the store has it");
+    replace(&intruder);
+    let opened = Store::open(disk(dir), options());
+    let checked = Store::check(disk(dir), &mut Keys, &mut |_| ());
+    if name != "super" {
+        let report = checked.expect("a finding is no error");
+        assert!(report.findings.iter().any(|one| one.text.contains("is not a regular file")), "{report:?}");
+    }
+    let _ = std::fs::remove_file(&intruder).or_else(|_| std::fs::remove_dir(&intruder));
+    std::fs::rename(&aside, &intruder).expect("as before");
+    opened.map(drop).expect_err("it is no store")
+}
+
+#[test]
+fn a_fifo_a_directory_or_a_link_in_the_place_of_a_file_is_damage_and_holds_nobody_up() {
+    let scratch = Scratch::new("irregular");
+    let dir = scratch.0.join("store");
+    std::fs::create_dir(&dir).expect("room");
+    drop(Store::create(disk(&dir), options()).expect("an empty directory"));
+    for name in ["super", "log", "tree"] {
+        for error in [
+            with_an_intruder(&dir, name, |path| {
+                let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+                rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)
+                    .expect("room");
+            }),
+            with_an_intruder(&dir, name, |path| std::fs::create_dir(path).expect("room")),
+            with_an_intruder(&dir, name, |path| std::os::unix::fs::symlink("x", path).expect("room")),
+        ] {
+            assert!(
+                matches!(&error, StoreError::Damaged(how) if how.contains("not a regular file")),
+                "{name}: {error}"
+            );
+            assert_eq!(error.errno(), rustix::io::Errno::IO.raw_os_error());
+        }
+    }
+    drop(Store::open(disk(&dir), options()).expect("whole again"));
+}
+
+#[test]
+fn a_store_whose_files_were_deleted_beside_it_makes_nothing_durable() {
+    let scratch = Scratch::new("deleted");
+    let store = Store::create(disk(&scratch.0), options()).expect("an empty directory");
+    std::fs::remove_file(scratch.0.join("log")).expect("it is there");
+    store.begin(1000).expect("there is room").put(b"key", 1, b"value");
+    let error = store.sync().expect_err("nobody will find it").to_string();
+    assert!(error.contains("was deleted while the store was used"), "{error}");
+    drop(store);
 }

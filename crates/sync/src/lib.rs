@@ -33,73 +33,40 @@
 
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code)]
-mod blocks;
-#[allow(unsafe_code)]
-mod brlock;
-#[allow(unsafe_code)]
-mod chains;
-mod condvar;
-pub mod drain;
-mod fibonacci;
-mod gap;
-#[allow(unsafe_code)]
-mod inflatable;
-#[allow(unsafe_code)]
-mod mutex;
-mod readers;
-#[allow(unsafe_code)]
-mod rwlock;
-#[allow(unsafe_code)]
-mod small_mutex;
-mod spin_policy;
-mod spinner;
-mod wait_queue;
+mod epoch;
+mod locks;
+mod tables;
 
 pub mod face;
-#[allow(unsafe_code)]
-pub mod hash_table;
-pub mod lock_debug;
 pub mod memory;
-#[allow(unsafe_code)]
-pub mod name_table;
-#[allow(unsafe_code)]
-pub mod owner_lock;
 pub mod percpu;
-#[allow(unsafe_code)]
-pub mod radix;
-pub mod rcu;
-pub mod reclaim;
-#[allow(unsafe_code)]
-pub mod refcache;
-pub mod rwsem;
-pub mod seq_bytes;
-pub mod seqcount;
-pub mod seqlock;
-pub mod spin;
+pub mod random;
 pub mod time;
 
-pub use brlock::{BrLock, BrReadGuard, BrWriteGuard};
-pub use condvar::Condvar;
+pub use epoch::*;
 #[cfg(feature = "sim")]
 pub use face::Host;
 #[cfg(not(feature = "loom"))]
 pub use face::{Arc, Barrier, LazyLock, OnceLock, Weak};
 pub use face::{CACHE_LINE, CachePadded, SlotTable, atomic, cpu, thread};
-pub use fibonacci::fibonacci;
-pub use gap::Gap;
-pub use hash_table::HashTable;
-pub use inflatable::{Inflatable, Inflate, ShortGuard, WholeGuard};
-pub use lock_debug::LockClass;
-pub use mutex::{Mutex, MutexGuard};
-pub use name_table::NameTable;
-pub use radix::RadixTree;
-pub use refcache::{Ref, RefSlot, WeakRef};
-pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use seq_bytes::{LockedBytes, SeqBytes, SharedBytes};
-pub use seqcount::SeqCount;
-pub use seqlock::SeqLock;
-pub use small_mutex::{SmallMutex, SmallMutexGuard};
+pub use locks::*;
+pub use memory::{Gap, reclaim};
+pub use tables::*;
+
+/// Methods that set the fields of their names, for structs of options of the crates above.
+#[macro_export]
+macro_rules! setters {
+    ($options:ident { $($field:ident: $type:ty => $value:expr;)* }) => {
+        impl $options {$(
+            #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> $options {
+                self.$field = $value;
+                self
+            }
+        )*}
+    };
+}
 
 /// Channels for handing values from one thread to another.
 #[cfg(not(feature = "loom"))]

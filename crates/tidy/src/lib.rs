@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod modules;
+mod rust_words;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

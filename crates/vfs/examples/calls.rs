@@ -3,9 +3,7 @@
 //! `calls LOAD COUNT [STORE]`, in memory or over a new store in the directory STORE; how the instructions are counted stands in
 //! docs/measuring.md.
 
-use sluice_vfs::{
-    Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, OpenFlags, Options, Process, Whence,
-};
+use sluice_vfs::{Cred, Errno, Fd, FileLock, FlockOperation, Fs, LockType, OpenFlags, Process, Whence};
 
 const NEW: OpenFlags = OpenFlags::RDWR.union(OpenFlags::CREAT).union(OpenFlags::EXCL);
 const PAGES: usize = 256;
@@ -49,7 +47,7 @@ struct Seat {
 
 impl Seat {
     fn new(store: Option<&str>) -> Result<Seat, Errno> {
-        let made = store.map(|store| Fs::create(store, Options::default())).transpose();
+        let made = store.map(Fs::create_store).transpose();
         let fs = made.map_err(|error| Errno::from_raw(error.errno()))?.unwrap_or_default();
         let process = fs.process(Cred::user(0, 0));
         process.mkdir("/seat", 0o755)?;

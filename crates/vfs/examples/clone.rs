@@ -3,7 +3,7 @@
 //! `clone DIR BYTES COUNT` makes a store in DIR, which must not exist, with 342 directories of 99 files of BYTES bytes, and clones
 //! them COUNT times. What it prints is in milliseconds.
 
-use sluice_vfs::{Fs, Options};
+use sluice_vfs::Fs;
 use std::error::Error;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [dir, bytes, count] = &args[..] else { return Err("clone DIR BYTES COUNT".into()) };
     let (bytes, count): (usize, usize) = (bytes.parse()?, count.parse()?);
-    let fs = Fs::create(dir, Options::default())?;
+    let fs = Fs::create_store(dir)?;
     for directory in 0..DIRECTORIES {
         fs.create_dir_all(format!("/tree/{directory}"))?;
         for file in 0..FILES {

@@ -8,6 +8,7 @@ use std::fmt;
 
 /// What [`Superblock::check`] saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// What is wrong, in the order found.
     pub findings: Vec<Finding>,
@@ -21,6 +22,7 @@ pub struct CheckReport {
 
 /// One violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Finding {
     /// The link count does not agree with the names that lead to the inode.
     LinkCount {

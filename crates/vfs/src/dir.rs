@@ -110,10 +110,12 @@ impl Dir {
         self.departures.fetch_add(1, Ordering::Release);
     }
 
-    /// The names are about to leave memory; nobody changes them.
+    /// The names are about to leave memory, where others may have left before; nobody changes them.
     pub(crate) fn begin_departure(&self) {
         let Sums { entries, weight } = self.names.sums();
-        self.depart(entries << 32 | weight);
+        // Relaxed: nobody changes it.
+        let before = Some(self.away.load(Ordering::Relaxed)).filter(|away| *away != HERE);
+        self.depart(before.unwrap_or(0) + (entries << 32 | weight));
     }
 
     /// All names are in memory.

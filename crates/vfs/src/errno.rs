@@ -1,6 +1,7 @@
 //! Errno: why a call failed, by the names and numbers of Linux.
 
-use std::fmt;
+use std::io::ErrorKind;
+use std::{fmt, io};
 
 /// An error of a file system call. The numbers are those of Linux on x86-64 and arm64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,9 +80,6 @@ impl Errno {
         self.0
     }
 
-    /// Says to a caller inside this crate that names must be loaded first, in no read section. No call returns it.
-    pub(crate) const NOT_LOADED: Errno = Errno(-1);
-
     /// The error of number `raw`, as an operating system reports it (positive).
     pub const fn from_raw(raw: i32) -> Errno {
         Errno(raw)
@@ -105,9 +103,58 @@ impl fmt::Debug for Errno {
 
 impl std::error::Error for Errno {}
 
-impl From<Errno> for std::io::Error {
+impl From<Errno> for io::Error {
     fn from(errno: Errno) -> Self {
-        std::io::Error::from_raw_os_error(errno.0)
+        io::Error::from_raw_os_error(errno.0)
+    }
+}
+
+impl From<io::Error> for Errno {
+    /// The number that the operating system gave, or the number for the error's kind; `EIO` if neither exists.
+    fn from(error: io::Error) -> Self {
+        if let Some(raw) = error.raw_os_error() {
+            return Errno(raw);
+        }
+        match error.kind() {
+            ErrorKind::NotFound => Errno::ENOENT,
+            ErrorKind::PermissionDenied => Errno::EACCES,
+            ErrorKind::AlreadyExists => Errno::EEXIST,
+            ErrorKind::NotADirectory => Errno::ENOTDIR,
+            ErrorKind::IsADirectory => Errno::EISDIR,
+            ErrorKind::DirectoryNotEmpty => Errno::ENOTEMPTY,
+            ErrorKind::ReadOnlyFilesystem => Errno::EROFS,
+            ErrorKind::InvalidFilename => Errno::ENAMETOOLONG,
+            ErrorKind::InvalidInput | ErrorKind::InvalidData => Errno::EINVAL,
+            ErrorKind::StorageFull => Errno::ENOSPC,
+            ErrorKind::FileTooLarge => Errno::EFBIG,
+            ErrorKind::QuotaExceeded => Errno::EDQUOT,
+            ErrorKind::NotSeekable => Errno::ESPIPE,
+            ErrorKind::ResourceBusy => Errno::EBUSY,
+            ErrorKind::Deadlock => Errno::EDEADLK,
+            ErrorKind::CrossesDevices => Errno::EXDEV,
+            ErrorKind::TooManyLinks => Errno::EMLINK,
+            ErrorKind::ArgumentListTooLong => Errno::E2BIG,
+            ErrorKind::StaleNetworkFileHandle => Errno::ESTALE,
+            ErrorKind::BrokenPipe => Errno::EPIPE,
+            ErrorKind::WouldBlock => Errno::EAGAIN,
+            ErrorKind::TimedOut => Errno::ETIMEDOUT,
+            ErrorKind::Interrupted => Errno::EINTR,
+            ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+            ErrorKind::OutOfMemory => Errno::ENOMEM,
+            _ => Errno::EIO,
+        }
+    }
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Errno(errno.raw_os_error())
+    }
+}
+
+impl From<Errno> for rustix::io::Errno {
+    fn from(errno: Errno) -> Self {
+        rustix::io::Errno::from_raw_os_error(errno.0)
     }
 }
 
@@ -142,10 +189,23 @@ mod tests {
 
     #[test]
     fn numbers_agree_with_the_operating_system() {
-        let io: std::io::Error = Errno::ENOENT.into();
+        let io: io::Error = Errno::ENOENT.into();
         assert_eq!(io.kind(), std::io::ErrorKind::NotFound);
-        let io: std::io::Error = Errno::ENOTEMPTY.into();
+        let io: io::Error = Errno::ENOTEMPTY.into();
         assert_eq!(io.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+    }
+
+    #[test]
+    fn each_error_survives_the_way_through_io_and_through_rustix() {
+        for errno in (1..=133).map(Errno::from_raw) {
+            assert_eq!(Errno::from(io::Error::from(errno)), errno);
+            assert_eq!(Errno::from(rustix::io::Errno::from(errno)), errno);
+            // An error that has a kind and no number. What std cannot name becomes `EIO`.
+            let kind = io::Error::from(errno).kind();
+            let named = Errno::from(io::Error::from(kind));
+            let alike = named == Errno::EIO || io::Error::from(named).kind() == kind;
+            assert!(alike, "{errno}: {kind:?} became {named}");
+        }
     }
 
     #[test]

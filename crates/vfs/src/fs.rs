@@ -6,11 +6,11 @@
 use crate::memory::memory_of;
 use crate::mount::MountTable;
 use crate::{
-    CheckReport, Cred, Errno, Fd, FileType, Memory, MountFlags, OpenFlags, Options, Process, Stat,
+    CheckReport, Cred, DirEntry, Errno, Fd, Memory, MountFlags, OpenFlags, Options, Process, ReadDir, Stat,
     Superblock, UmountFlags,
 };
 use sluice_sync::Arc;
-use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// A tree of mounted file systems. Clones are the same tree.
@@ -19,10 +19,14 @@ pub struct Fs {
     mounts: Arc<MountTable>,
 }
 
-/// The entries that [`Fs::read_dir`] asks for at once.
-const READ_DIR_BATCH: usize = 1024;
 /// The piece in which [`Fs::read`] and [`Fs::copy`] go through a file.
 const COPY_CHUNK: usize = 1 << 30;
+
+impl fmt::Debug for Fs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fs").field("superblock", self.superblock()).finish_non_exhaustive()
+    }
+}
 
 impl Default for Fs {
     fn default() -> Self {
@@ -33,7 +37,19 @@ impl Default for Fs {
 impl Fs {
     /// A fresh file system in memory, without limits.
     pub fn new() -> Fs {
-        Fs::with_superblock(Superblock::new(Options::default()))
+        Fs::builder().build()
+    }
+
+    /// The options of a file system: limits, the root's owner, how its store works.
+    ///
+    /// ```
+    /// # use sluice_vfs::{Errno, Fs};
+    /// let fs = Fs::builder().size_limit(1 << 20).root_mode(0o700).build();
+    /// assert_eq!(fs.metadata("/")?.permissions(), 0o700);
+    /// # Ok::<(), Errno>(())
+    /// ```
+    pub fn builder() -> Options {
+        Options::default()
     }
 
     /// A tree whose root is the root of `superblock`.
@@ -253,7 +269,7 @@ impl Fs {
                 Err(error) => return Err(error),
             }
         }
-        if process.stat(path)?.file_type() == FileType::Directory { Ok(()) } else { Err(Errno::ENOTDIR) }
+        if process.stat(path)?.is_dir() { Ok(()) } else { Err(Errno::ENOTDIR) }
     }
 
     /// Removes a file's name.
@@ -374,14 +390,13 @@ impl Fs {
         self.metadata(path).is_ok()
     }
 
-    /// The names in a directory with their types, "." and ".." left out.
+    /// The entries of a directory.
     ///
     /// # Errors
     /// Those of `open`; `ENOTDIR`.
-    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<(OsString, FileType)>, Errno> {
-        let process = self.root();
-        let fd = process.open(path, OpenFlags::RDONLY | OpenFlags::DIRECTORY, 0)?;
-        names_from(&process, fd)
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Errno> {
+        let path = path.as_ref();
+        ReadDir::open(&Arc::new(self.root()), Fd::CWD, path, path)
     }
 
     /// All files at and below `path`, each directory before its entries. Symbolic links are returned, not followed. The
@@ -400,20 +415,9 @@ pub(crate) fn write_all(process: &Process, fd: Fd, mut data: &[u8]) -> Result<()
     Ok(())
 }
 
-/// The names in the directory that is open as `fd`, from its position on, with their types, "." and ".." left out.
-pub(crate) fn names_from(process: &Process, fd: Fd) -> Result<Vec<(OsString, FileType)>, Errno> {
-    let mut all = Vec::new();
-    loop {
-        let some = process.getdents(fd, READ_DIR_BATCH)?;
-        if some.is_empty() {
-            return Ok(all);
-        }
-        all.extend(some.named().map(|(name, file_type)| (name.to_os_string(), file_type)));
-    }
-}
-
 /// One file that [`Fs::walk`] met.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WalkEntry {
     /// Its path, beginning with the path that the walk began at.
     pub path: PathBuf,
@@ -422,6 +426,7 @@ pub struct WalkEntry {
 }
 
 /// Goes through a tree; see [`Fs::walk`].
+#[derive(Debug)]
 pub struct Walk {
     fs: Fs,
     /// Paths still to visit, the next one last.
@@ -437,9 +442,10 @@ impl Iterator for Walk {
             Ok(stat) => stat,
             Err(error) => return Some(Err(error)),
         };
-        if stat.file_type() == FileType::Directory {
-            match self.fs.read_dir(&path) {
-                Ok(names) => self.pending.extend(names.iter().rev().map(|(name, _)| path.join(name))),
+        if stat.is_dir() {
+            let entries = self.fs.read_dir(&path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            match entries {
+                Ok(entries) => self.pending.extend(entries.iter().rev().map(DirEntry::path)),
                 Err(error) => return Some(Err(error)),
             }
         }

@@ -34,6 +34,7 @@ use crate::ops::xattr::Xattrs;
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
 use crate::superblock::{Shared, charged};
 use crate::times::Times;
+use crate::watch::hook;
 use crate::{Cred, Errno, FileType, ObserverId};
 use sluice_locks::FileLocks;
 use sluice_sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -41,6 +42,7 @@ use sluice_sync::name_fields;
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref, Standing};
 use sluice_sync::{Gap, Mutex, OnceLock, SeqLock, WeakRef};
+use std::fmt;
 use std::ops::Range;
 
 /// One file of a [`Superblock`](crate::Superblock).
@@ -61,7 +63,9 @@ pub struct Inode {
     born: u64,
     /// See [`flag`]. *Atomic (independent bits).*
     flags: AtomicU8,
-    _who_opens: Gap<7>,
+    _who_opens: Gap<3>,
+    /// For which moment it is kept: see [`moment`](crate::moment). *Atomic (kept); written while a tree is copied.*
+    kept: AtomicU32,
     /// Owner and mode. *Protected by itself.*
     pub(crate) attr: SeqLock<Attr, 2>,
     /// The names of what is no directory. *Protected by itself.*
@@ -85,6 +89,10 @@ pub(crate) mod flag {
     pub(crate) const UNNAMED: u8 = 16;
     /// It is listed because a read moved its access time.
     pub(crate) const TOUCHED: u8 = 32;
+    /// The inode belongs to a snapshot, and stays the same until the snapshot is deleted.
+    pub(crate) const READ_ONLY: u8 = 64;
+    /// A directory without a name, which is to be removed with the whole tree below. Set once.
+    pub(crate) const LOST: u8 = 128;
 }
 
 /// A counted reference to an inode. The inode lives as long as there is one.
@@ -120,6 +128,23 @@ impl Space for Elsewhere {
         Ok(())
     }
     fn release(&self, _pages: u64) {}
+}
+
+impl fmt::Debug for Inode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dev, kind) = (self.shared.dev, self.file_type());
+        f.debug_struct("Inode")
+            .field("ino", &self.ino)
+            .field("dev", &dev)
+            .field("type", &kind)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for InodeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
 }
 
 impl InodeRef {
@@ -249,7 +274,11 @@ impl Inode {
         let charge = body.charged();
         shared.charge(charge)?;
         let ino = shared.new_ino().inspect_err(|_| shared.discharge(charge))?;
-        Ok(Inode::allocate(shared, ino, init, body))
+        let inode = Inode::allocate(shared, ino, init, body);
+        if shared.has_hook(hook::MOMENT) {
+            inode.set_kept_for(shared.moments.word_of_new());
+        }
+        Ok(inode)
     }
 
     /// A new inode with the number `ino`, which was counted when it was taken, as was its body.
@@ -270,6 +299,7 @@ impl Inode {
             born: init.born.pack(),
             flags: AtomicU8::new(0),
             _who_opens: Gap::new(),
+            kept: AtomicU32::new(0),
             attr: SeqLock::with_class(&INODE_ATTR, attr),
             links: Links::new(init.nlink),
             _who_links: Gap::new(),
@@ -288,6 +318,18 @@ impl Inode {
     #[inline]
     pub(crate) fn must_load(&self) -> bool {
         self.has(flag::PARTIAL) && self.as_dir().is_ok_and(|dir| !dir.is_away())
+    }
+
+    /// For which moment it is kept, or copied.
+    #[inline]
+    pub(crate) fn kept_for(&self) -> u32 {
+        // Acquire(kept): it was copied; pairs with Release(kept) in set_kept_for().
+        self.kept.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_kept_for(&self, moment: u32) {
+        // Release(kept): what was copied was read before, so who sees this may change it; pairs with Acquire(kept) in kept_for().
+        self.kept.store(moment, Ordering::Release);
     }
 
     /// True when `other` is the same inode.

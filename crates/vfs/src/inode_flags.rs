@@ -10,6 +10,7 @@
 //! `APPEND` is opened for appending only, and not cut. A file that is open for writing already stays writable.
 
 use crate::attributes::Attr;
+use crate::inode::flag;
 use crate::{Caps, Cred, Errno, FileType, Inode, InodeRef, OpenFlags};
 use bitflags::bitflags;
 use sluice_sync::atomic::Ordering;
@@ -67,7 +68,7 @@ impl Inode {
     /// Refuses to write by a file that is open as `opened` says, where the flags forbid that to all.
     ///
     /// # Errors
-    /// `EPERM`: it is immutable; or append-only, and not opened for appending alone.
+    /// `EROFS`: it is in a snapshot. `EPERM`: it is immutable; or append-only, and not opened for appending alone.
     pub fn check_writing(&self, opened: OpenFlags) -> Result<(), Errno> {
         if !opened.writable() && !opened.contains(OpenFlags::TRUNC) {
             return Ok(());
@@ -76,12 +77,28 @@ impl Inode {
         self.check_not(if only_appends { InodeFlags::IMMUTABLE } else { InodeFlags::FIXED })
     }
 
-    /// Refuses to change what the flags `fixed` keep as it is.
+    /// Whether the inode is in a snapshot, which nobody changes.
+    #[inline]
+    pub fn is_read_only(&self) -> bool {
+        self.has(flag::READ_ONLY)
+    }
+
+    /// Refuses to change an inode of a snapshot.
     ///
     /// # Errors
-    /// `EPERM` when one of them is set.
+    /// `EROFS`.
+    #[inline]
+    pub(crate) fn check_changes(&self) -> Result<(), Errno> {
+        if self.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// Refuses to change an inode of a snapshot, and what the flags `fixed` keep as it is.
+    ///
+    /// # Errors
+    /// `EROFS`; `EPERM` when one of the flags is set.
     #[inline]
     pub(crate) fn check_not(&self, fixed: InodeFlags) -> Result<(), Errno> {
+        self.check_changes()?;
         if self.flags().intersects(fixed) { Err(Errno::EPERM) } else { Ok(()) }
     }
 }
@@ -96,6 +113,7 @@ impl InodeRef {
         if !matches!(self.file_type(), FileType::Regular | FileType::Directory) {
             return Err(Errno::ENOTTY);
         }
+        self.check_changes()?;
         self.change_attributes(cred, |section| {
             // The lock of the attributes also serializes changes of flags.
             self.attr.change(|attr| self.set_flags_of(attr, cred, flags))?;

@@ -1,34 +1,25 @@
-//! `sluice-vfs`: a POSIX file system in process.
+//! `sluice-vfs`: a POSIX file system in process. The cookbook is below; `examples/` has whole programs.
 //!
 //! # Entry points
 //! - [`Fs`]: a tree of mounted file systems, and calls in the manner of `std::fs` on it.
-//! - [`File`], [`OpenOptions`], [`Dir`]: open files and directories that close themselves.
+//! - [`Fs::builder`]: limits, the root's owner, a store. [`Fs::create_store`], [`Fs::open_store`]: a file system that survives.
+//! - [`File`], [`OpenOptions`], [`Dir`], [`DirEntry`], [`Stat`]: the names of `std::fs`, on a file system that is given first.
 //! - [`Process`]: credentials, umask, working directory and descriptors; the POSIX calls as methods.
 //! - [`Superblock`] and [`Inode`]: one file system without names for its users, for servers such as a FUSE
 //!   mount that keep their own handles.
 //!
-//! # Lock order
-//! By class of lock, downwards only; `tests/lock_order.rs` compares it with what programs did.
-//! ```text
-//! vfs.process.moving              a working directory; never held across a call into an inode
-//!   vfs.open_file.cursor          its position; held across that read or write
-//!     vfs.mount_table             changes of the tree of mounts; never held across a call into an inode
-//!       vfs.directory.mounts      the mounts that stand on one directory
-//!       vfs.superblock.rename     renames that give a directory another parent
-//!       vfs.watch                 each change of a file system that is watched for a test
-//!         vfs.directory.names     each bucket of a directory; of two directories: by inode number
-//!           vfs.file.data         one file at a time; then its pages by number
-//!             vfs.inode.attr, vfs.inode.xattrs, vfs.superblock.observers: leaves
-//! vfs.open_files.processes, vfs.open_files.passing, vfs.superblock.trees: leaves, under none of those above
-//! ```
-//! A durable file system takes the locks of its store between the rename lock and names; ARCHITECTURE has the whole order.
-//! Observers (see [`Observer`]) are called with none of these held.
-
 #![doc = include_str!("cookbook.md")]
+//!
+//! # Lock order
+//! ARCHITECTURE.md has it: *The one lock order*; `tests/lock_order.rs` compares it with what programs did.
+//! Observers (see [`Observer`]) are called with no lock of this crate held.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("sluice-vfs is for Linux: it uses futexes and system calls that other systems do not have");
 
 mod acl;
-mod archive;
 mod at_once;
 mod attributes;
 mod check;
@@ -41,12 +32,12 @@ mod errno;
 mod flags;
 mod fs;
 mod handle;
-mod host;
 mod inode;
 mod inode_flags;
 mod links;
 mod lock_class;
 mod memory;
+mod moment;
 mod mount;
 mod namei;
 mod observer;
@@ -54,25 +45,30 @@ mod open_counts;
 mod open_file;
 mod open_files;
 mod ops;
+mod options;
 mod paths;
 mod permission;
 mod process;
 mod readdir;
 mod recall;
+mod received;
+mod restore;
+mod schedule;
+mod scheduled;
 mod snapshot;
 mod stat;
 mod superblock;
 mod times;
+mod utc;
 mod watch;
 
 pub use check::{CheckReport, Finding};
 pub use cred::{Caps, Cred};
-pub use durable::{RequestId, RequestServed};
+pub use durable::{RequestId, RequestServed, ScrubFinding, ScrubState};
 pub use errno::Errno;
 pub use flags::{Access, AtFlags, FallocateMode, OpenFlags, RenameFlags, Whence, XattrFlags};
 pub use fs::{Fs, Walk, WalkEntry};
-pub use handle::{Dir, File, OpenOptions};
-pub use host::Transfer;
+pub use handle::{Dir, DirEntry, File, OpenOptions, ReadDir};
 pub use inode::{Inode, InodeRef};
 pub use inode_flags::InodeFlags;
 pub use memory::{Held, Memory, MemoryUse};
@@ -81,12 +77,16 @@ pub use observer::{Observer, ObserverId};
 pub use open_files::{FileInUse, Holder};
 pub use ops::attr::{SetAttr, SetTime};
 pub use ops::create::{NewInode, NewKind};
+pub use options::Options;
 pub use process::{Dirent, Dirents, Fd, FileLock, FlockOperation, LockType, Process};
-pub use readdir::DirEntry;
-pub use sluice_store::{Content as StoreContent, Options as StoreOptions, StoreError};
-pub use snapshot::SNAPSHOTS;
+pub use readdir::ListedName;
+pub use received::NewSnapshot;
+pub use schedule::{SnapshotPeriod, SnapshotSchedule};
+pub use sluice_store::{Content as StoreContent, Options as StoreOptions, StoreError, StoreKey};
+pub use snapshot::{SNAPSHOTS, SnapshotInfo, TreeSize};
 pub use stat::{FileType, Stat, StatFs, Statx, Timestamp};
-pub use superblock::{Options, Superblock};
+pub use superblock::Superblock;
+pub use utc::UtcTime;
 pub use watch::crash::Unsynced;
 pub use watch::fault::{Calls, Effect, Fault, FaultId};
 

@@ -1,4 +1,4 @@
-//! Lock classes: the names of this crate's locks, in the order in which a thread takes them (see the crate's header).
+//! Lock classes: the names of this crate's locks, whose order ARCHITECTURE.md has.
 
 use sluice_sync::LockClass;
 
@@ -8,11 +8,16 @@ pub(crate) static SUPERBLOCK_TREES: LockClass = LockClass::new("vfs.superblock.t
 pub(crate) static PROCESS_MOVING: LockClass = LockClass::new("vfs.process.moving");
 pub(crate) static OPEN_FILE_CURSOR: LockClass = LockClass::new("vfs.open_file.cursor");
 pub(crate) static MOUNT_TABLE: LockClass = LockClass::new("vfs.mount_table");
+pub(crate) static MOMENT_TURN: LockClass = LockClass::new("vfs.moment.turn");
+pub(crate) static MOMENT_KEPT: LockClass = LockClass::new("vfs.moment.kept");
+pub(crate) static MOMENT_CHANGING: LockClass = LockClass::new("vfs.moment.changing");
+pub(crate) static MOMENT_NAMES: LockClass = LockClass::new("vfs.moment.names");
 pub(crate) static DURABLE_LEAVING: LockClass = LockClass::new("vfs.durable.leaving");
 pub(crate) static DURABLE_LOADING: LockClass = LockClass::new("vfs.durable.loading");
 pub(crate) static DURABLE_NUMBERS: LockClass = LockClass::new("vfs.durable.numbers");
 pub(crate) static DURABLE_PENDING: LockClass = LockClass::new("vfs.durable.pending");
 pub(crate) static DURABLE_REQUESTS: LockClass = LockClass::new("vfs.durable.requests");
+pub(crate) static SCHEDULE: LockClass = LockClass::new("vfs.schedule");
 pub(crate) static SUPERBLOCK_RENAME: LockClass = LockClass::new("vfs.superblock.rename");
 pub(crate) static DIRECTORY_NAMES: LockClass = LockClass::new("vfs.directory.names");
 pub(crate) static DIRECTORY_MOUNTS: LockClass = LockClass::new("vfs.directory.mounts");

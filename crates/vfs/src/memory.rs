@@ -5,6 +5,7 @@ pub use sluice_sync::memory::Held;
 
 /// How much memory the process has, and why. File systems share most of what is kept, so all but the first two is of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Memory {
     /// Bytes of files, extended attributes and the like, as far as [`Options::size_limit`](crate::Options::size_limit) limits them.
     pub file_bytes: u64,
@@ -22,6 +23,7 @@ pub struct Memory {
 
 /// How much of a durable file system is in memory; the rest is in its store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// So many bytes there may be ([`Options::memory_limit`](crate::Options::memory_limit)).
     pub limit: u64,

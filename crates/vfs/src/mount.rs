@@ -312,7 +312,7 @@ impl MountTable {
     /// Mounts `root` of `superblock` on the directory `on`.
     ///
     /// # Errors
-    /// `ENOTDIR`; `ENOENT` when the directory was removed.
+    /// `ENOTDIR`; `ENOENT` when the directory was removed; `EROFS` (in a snapshot).
     pub(crate) fn attach(
         &self,
         superblock: Arc<Superblock>,
@@ -327,6 +327,7 @@ impl MountTable {
         // A mount that another thread made here meanwhile is covered, not replaced.
         let on = on.place().enter(&rcu::domain().read()).to_location();
         let point = on.inode.as_dir()?;
+        on.inode.check_changes()?;
         point.count_mount()?;
         on.mount.join();
         let (id, point) = (attached.next_id, on.inode.clone());

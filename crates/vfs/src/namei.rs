@@ -16,6 +16,7 @@
 //! # Cost
 //! No store to shared memory and no allocation, symbolic links aside (a thread's first walk makes room for what it remembers).
 
+use crate::at_once::{AtOnce, WouldWait, decided};
 use crate::mount::{Location, LocationRef, MountTable};
 use crate::recall::PathRecording;
 use crate::{Access, Cred, Errno, FileType, InodeRef, PATH_MAX, SYMLOOP_MAX};
@@ -130,7 +131,7 @@ impl<'g> Namei<'g> {
         path: &[u8],
         follow: bool,
         section: &'g Guard<'_>,
-    ) -> Result<LocationRef<'g>, Errno> {
+    ) -> AtOnce<LocationRef<'g>> {
         let mut walk = self.begin(start, Cow::Borrowed(path), section);
         self.recall_dirs(&mut walk, section);
         while let Some(name) = walk.component(self.cred)? {
@@ -151,9 +152,9 @@ impl<'g> Namei<'g> {
                 let section = rcu::domain().read();
                 self.last_in(parent.dir.place(), &parent.last, &section).map(LocationRef::to_location)
             };
-            match found {
-                Err(Errno::NOT_LOADED) => self.load_wanted()?,
-                found => return found,
+            match decided(found) {
+                Some(found) => return found,
+                None => self.load_wanted()?,
             }
         }
     }
@@ -164,7 +165,7 @@ impl<'g> Namei<'g> {
         self.wanted.set(Some(dir.clone()));
     }
 
-    /// Loads the names for the lack of which a walk ended with [`Errno::NOT_LOADED`]. Called in no section.
+    /// Loads the names for the lack of which a walk ended with [`WouldWait`]. Called in no section.
     ///
     /// # Errors
     /// The store's.
@@ -188,7 +189,7 @@ impl<'g> Namei<'g> {
         dir: LocationRef<'g>,
         last: &Last<'_>,
         section: &'g Guard<'_>,
-    ) -> Result<LocationRef<'g>, Errno> {
+    ) -> AtOnce<LocationRef<'g>> {
         match last {
             Last::Root | Last::Dot => Ok(dir),
             Last::DotDot => Ok(dir.above(section)),
@@ -209,9 +210,9 @@ impl<'g> Namei<'g> {
                 let start = Some(parent.dir.place());
                 self.walk(start, Cow::Owned(target.clone()), &section).map(Parent::into_owned)
             };
-            match walked {
-                Err(Errno::NOT_LOADED) => self.load_and_go_back(followed)?,
-                walked => return walked,
+            match decided(walked) {
+                Some(walked) => return walked,
+                None => self.load_and_go_back(followed)?,
             }
         }
     }
@@ -226,7 +227,7 @@ impl<'g> Namei<'g> {
         start: Option<LocationRef<'g>>,
         path: &'p [u8],
         section: &'g Guard<'_>,
-    ) -> Result<Parent<'p, LocationRef<'g>>, Errno> {
+    ) -> AtOnce<Parent<'p, LocationRef<'g>>> {
         match self.recall_parent(start, path, section) {
             Some(parent) => Ok(parent),
             None => self.walk(start, Cow::Borrowed(path), section),
@@ -239,7 +240,7 @@ impl<'g> Namei<'g> {
         start: Option<LocationRef<'g>>,
         path: Cow<'p, [u8]>,
         section: &'g Guard<'_>,
-    ) -> Result<Parent<'p, LocationRef<'g>>, Errno> {
+    ) -> AtOnce<Parent<'p, LocationRef<'g>>> {
         let mut walk = self.begin(start, path, section);
         self.record_dirs(&mut walk, section);
         while let Some(name) = walk.component(self.cred)? {
@@ -316,7 +317,7 @@ impl<'g> Namei<'g> {
         walk: &mut Walk<'g, '_>,
         name: Component,
         section: &'g Guard<'_>,
-    ) -> Result<LocationRef<'g>, Errno> {
+    ) -> AtOnce<LocationRef<'g>> {
         match walk.recording {
             None => self.look_up(walk.dir, &walk.path[walk.begin..name.end], section),
             Some(_) => self.child_recorded(walk, name, section),
@@ -330,13 +331,13 @@ impl<'g> Namei<'g> {
         dir: LocationRef<'g>,
         name: &[u8],
         section: &'g Guard<'_>,
-    ) -> Result<LocationRef<'g>, Errno> {
+    ) -> AtOnce<LocationRef<'g>> {
         match name {
             b"." => Ok(dir),
             b".." => Ok(dir.above(section)),
             _ => {
                 let found = dir.inode.lookup_in(name, section).inspect_err(|error| {
-                    if *error == Errno::NOT_LOADED {
+                    if *error == WouldWait {
                         self.want(dir.inode);
                     }
                 });

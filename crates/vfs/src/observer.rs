@@ -41,6 +41,9 @@ pub trait Observer: Send + Sync {
         let _ = (ino, bytes);
     }
 
+    /// A tree is about to be copied: as [`write_back`](Self::write_back), of all inodes.
+    fn write_back_all(&self) {}
+
     /// The contents of inode `ino` changed in `offset..offset + len`; `len` 0 means to the end.
     fn data_changed(&self, ino: u64, offset: u64, len: u64);
 }

@@ -41,6 +41,7 @@ use std::collections::HashMap;
 
 /// An open file, that is, an open file description.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileInUse {
     /// The device number of the file system.
     pub dev: u64,
@@ -58,6 +59,7 @@ pub struct FileInUse {
 
 /// A descriptor, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Holder {
     /// [`Process::pid`](crate::Process::pid).
     pub pid: i32,

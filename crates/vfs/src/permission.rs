@@ -116,7 +116,7 @@ mod tests {
     use crate::{Access, Cred, Errno, NewInode, NewKind, Options, Superblock};
 
     fn file(mode: u32) -> (sluice_sync::Arc<Superblock>, crate::InodeRef) {
-        let superblock = Superblock::new(Options { root_mode: 0o777, ..Options::default() });
+        let superblock = Superblock::new(Options::default().root_mode(0o777));
         let new = NewInode { kind: NewKind::Regular, mode, umask: 0 };
         let inode = superblock.root().create(&Cred::user(1000, 100), b"f", &new).expect("a fresh name");
         (superblock, inode)

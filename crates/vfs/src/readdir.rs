@@ -4,8 +4,8 @@ use crate::dir::{Dir, POSITION_DOT, POSITION_DOTDOT};
 use crate::{Errno, FileType, InodeRef};
 
 /// One entry of a directory as a reader sees it.
-#[derive(Clone, Copy)]
-pub struct DirEntry<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct ListedName<'a> {
     /// The name, "." and ".." included.
     pub name: &'a [u8],
     /// What the name means.
@@ -14,7 +14,7 @@ pub struct DirEntry<'a> {
     pub position: u64,
 }
 
-impl DirEntry<'_> {
+impl ListedName<'_> {
     /// The inode number.
     pub fn ino(&self) -> u64 {
         self.inode.ino()
@@ -28,8 +28,8 @@ impl DirEntry<'_> {
 
 impl InodeRef {
     /// Calls `visit` for the entries past position `from` (0: from the start) until it answers false; that
-    /// entry counts as not read. `update_atime`: the directory's access time moves. An entry that is there from the first call to the last is visited exactly
-    /// once.
+    /// entry counts as not read. `update_atime`: the directory's access time moves. An entry that is there from the first
+    /// call to the last is visited exactly once. The directory of the [snapshots](crate::SNAPSHOTS) is not listed.
     ///
     /// `visit` runs in a read section, in which no inode and no name is freed: it must be quick.
     ///
@@ -39,7 +39,7 @@ impl InodeRef {
         &self,
         from: u64,
         update_atime: bool,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+        visit: &mut dyn FnMut(ListedName<'_>) -> bool,
     ) -> Result<(), Errno> {
         self.visit_entries(from, visit)?;
         if update_atime {
@@ -53,7 +53,7 @@ impl InodeRef {
     pub(crate) fn visit_entries(
         &self,
         from: u64,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+        visit: &mut dyn FnMut(ListedName<'_>) -> bool,
     ) -> Result<u64, Errno> {
         let (dir, mut last) = (self.as_dir()?, from);
         while !self.visit_here(dir, &mut last, visit)? {}
@@ -65,7 +65,7 @@ impl InodeRef {
         &self,
         dir: &Dir,
         last: &mut u64,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+        visit: &mut dyn FnMut(ListedName<'_>) -> bool,
     ) -> Result<bool, Errno> {
         self.load_names()?;
         let (section, departures, from) = (dir.names.read(), dir.departures(), *last);
@@ -76,7 +76,7 @@ impl InodeRef {
         let dots = [(POSITION_DOT, &b"."[..], self), (POSITION_DOTDOT, &b".."[..], parent)];
         for (position, name, inode) in dots {
             if position > from {
-                if !visit(DirEntry { name, inode, position }) {
+                if !visit(ListedName { name, inode, position }) {
                     return Ok(true);
                 }
                 *last = position;
@@ -87,7 +87,7 @@ impl InodeRef {
             if dir.departures() != departures {
                 return Ok(false);
             }
-            if !visit(DirEntry { name, inode, position }) {
+            if !self.has_snapshots_in(inode) && !visit(ListedName { name, inode, position }) {
                 return Ok(true);
             }
             *last = position;

@@ -10,9 +10,10 @@
 //! # Cost
 //! No store to shared memory. A walk's first miss stores on a line of the thread's own.
 
+use crate::at_once::{AtOnce, WouldWait};
 use crate::mount::LocationRef;
 use crate::namei::{Component, Last, Namei, Parent, Walk};
-use crate::{Access, Errno, InodeRef};
+use crate::{Access, InodeRef};
 use sluice_sync::Ref;
 use sluice_sync::face::{Host, PerHost};
 use sluice_sync::name_table::{Key, Recorder, Remembered, Trail, Trails};
@@ -164,7 +165,7 @@ impl<'g> Namei<'g> {
         walk: &mut Walk<'g, '_>,
         name: Component,
         section: &'g Guard<'_>,
-    ) -> Result<LocationRef<'g>, Errno> {
+    ) -> AtOnce<LocationRef<'g>> {
         let (dir, bytes) = (walk.dir, &walk.path[walk.begin..name.end]);
         let Some(mut recording) = walk.recording.take() else { return self.look_up(dir, bytes, section) };
         let found = match bytes {
@@ -173,7 +174,7 @@ impl<'g> Namei<'g> {
             _ => {
                 let found = dir.inode.lookup_recorded(bytes, &mut recording.recorder);
                 let inode = found.inspect_err(|error| {
-                    if *error == Errno::NOT_LOADED {
+                    if *error == WouldWait {
                         self.want(dir.inode);
                     }
                 })?;

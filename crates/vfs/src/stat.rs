@@ -1,5 +1,7 @@
 //! Stat: what a file system tells about an inode and about itself.
 
+use crate::Errno;
+use sluice_sync::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::fmt;
 
 /// What kind of file an inode is.
@@ -22,6 +24,21 @@ pub enum FileType {
 }
 
 impl FileType {
+    /// Whether it is a regular file.
+    pub const fn is_file(self) -> bool {
+        matches!(self, FileType::Regular)
+    }
+
+    /// Whether it is a directory.
+    pub const fn is_dir(self) -> bool {
+        matches!(self, FileType::Directory)
+    }
+
+    /// Whether it is a symbolic link.
+    pub const fn is_symlink(self) -> bool {
+        matches!(self, FileType::Symlink)
+    }
+
     /// The type's bits in `st_mode` (`S_IFREG`, `S_IFDIR`, ...).
     pub const fn mode_bits(self) -> u32 {
         match self {
@@ -103,6 +120,14 @@ impl Timestamp {
     }
 }
 
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> SystemTime {
+        let seconds = Duration::from_secs(time.sec.unsigned_abs());
+        let whole = if time.sec < 0 { UNIX_EPOCH - seconds } else { UNIX_EPOCH + seconds };
+        whole + Duration::from_nanos(time.nsec.into())
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:09}", self.sec, self.nsec)
@@ -148,6 +173,51 @@ impl Stat {
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
     }
 
+    /// The size in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "as std::fs::Metadata")]
+    pub fn len(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.file_type().is_file()
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.file_type().is_dir()
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.file_type().is_symlink()
+    }
+
+    /// When the contents changed last.
+    ///
+    /// # Errors
+    /// None: a `Result`, as in std. Likewise of [`accessed`](Self::accessed) and [`created`](Self::created).
+    pub fn modified(&self) -> Result<SystemTime, Errno> {
+        Ok(self.mtime.into())
+    }
+
+    /// When the file was read last.
+    ///
+    /// # Errors
+    /// None.
+    pub fn accessed(&self) -> Result<SystemTime, Errno> {
+        Ok(self.atime.into())
+    }
+
+    /// When the file was made.
+    ///
+    /// # Errors
+    /// None.
+    pub fn created(&self) -> Result<SystemTime, Errno> {
+        Ok(self.btime.into())
+    }
+
     /// The permission bits, set-ID and sticky bits included.
     pub fn permissions(&self) -> u32 {
         self.mode & S_IALLUGO
@@ -156,6 +226,7 @@ impl Stat {
 
 /// The attributes of an inode, as `statx(2)` gives them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Statx {
     /// The attributes that `stat` gives, and the creation time.
     pub stat: Stat,
@@ -167,6 +238,7 @@ pub struct Statx {
 
 /// The state of a whole file system, as `statvfs(3)` gives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct StatFs {
     /// Size of a block in bytes.
     pub block_size: u32,
@@ -193,6 +265,18 @@ mod tests {
             assert_eq!(FileType::from_mode(kind.mode_bits() | 0o777), Some(kind));
         }
         assert_eq!(FileType::from_mode(0o777), None);
+    }
+
+    #[test]
+    fn a_time_is_the_same_for_std() {
+        for (sec, nsec) in [(-2, 500_000_000), (-1, 0), (0, 0), (0, 1), (1 << 33, 999_999_999)] {
+            let time = SystemTime::from(Timestamp { sec, nsec });
+            let since = match time.duration_since(UNIX_EPOCH) {
+                Ok(after) => after.as_nanos().cast_signed(),
+                Err(before) => -before.duration().as_nanos().cast_signed(),
+            };
+            assert_eq!(since, i128::from(sec) * 1_000_000_000 + i128::from(nsec));
+        }
     }
 
     #[test]

@@ -10,19 +10,21 @@ use crate::dir::NameHasher;
 use crate::durable::{Durable, close_apart};
 use crate::inode::{Body, InodeInit, settle};
 use crate::lock_class::{SUPERBLOCK_OBSERVERS, SUPERBLOCK_RENAME};
+use crate::moment::Moments;
 use crate::open_counts::OpenCounts;
 use crate::open_files::Trees;
+use crate::schedule::SnapshotThread;
 use crate::stat::{S_IALLUGO, Timestamp};
 use crate::watch::{Watch, hook};
-use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, StatFs};
+use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, Options, StatFs};
 use sluice_locks::{DomainOptions, LockDomain};
-use sluice_store::Options as StoreOptions;
 use sluice_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use sluice_sync::face::{Host, PerHost};
 use sluice_sync::percpu::{Budget, Ida, PerCpu};
 use sluice_sync::rcu::{self, RcuCell};
 use sluice_sync::refcache::{self, Ref, Standing};
 use sluice_sync::{Arc, CachePadded, Mutex, OnceLock, fibonacci, memory, name_fields};
+use std::fmt;
 
 /// The inode number of every root directory.
 pub(crate) const ROOT_INO: u64 = 1;
@@ -41,61 +43,16 @@ const OBJECT_STORE_BYTES: u64 = 1 << 50;
 /// The limits of all file systems of the process together, in bytes. *Atomic, alone.*
 static PROMISED: AtomicU64 = AtomicU64::new(0);
 
-/// How to make a file system.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The most bytes of file data, extended attributes, access control lists and long targets of symbolic links, rounded down to
-    /// whole pages; none for no limit.
-    pub size_limit: Option<u64>,
-    /// The most inodes, the root included; none for no limit.
-    pub inode_limit: Option<u64>,
-    /// Permission bits of the root directory.
-    pub root_mode: u32,
-    /// Owner of the root directory.
-    pub root_uid: u32,
-    /// Group of the root directory.
-    pub root_gid: u32,
-    /// Refuse with `EDEADLK` a blocking POSIX lock that would close a cycle of waiters.
-    pub deadlock_detection: bool,
-    /// The most file locks, held and waited for; beyond, requests fail with `ENOLCK`. None means no limit, and locks
-    /// are not counted.
-    pub lock_limit: Option<u64>,
-    /// The most file locks of one owner, a process or an open file, likewise. None for no limit.
-    pub owner_lock_limit: Option<u64>,
-    /// Let only the owner of a file, or who may read and write it, give it another name, as Linux does with
-    /// `fs.protected_hardlinks = 1`. POSIX allows everybody.
-    pub protected_hardlinks: bool,
-    /// The most bytes of contents, names and inodes that a durable file system keeps in memory: about, and but for what is in use
-    /// and the names of one directory. None for half of the machine's. In memory it means nothing.
-    pub memory_limit: Option<u64>,
-    /// How the store of a durable file system works. In memory it means nothing.
-    pub store: StoreOptions,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            size_limit: None,
-            inode_limit: None,
-            root_mode: 0o755,
-            root_uid: 0,
-            root_gid: 0,
-            deadlock_detection: true,
-            lock_limit: None,
-            owner_lock_limit: None,
-            protected_hardlinks: false,
-            memory_limit: None,
-            store: StoreOptions::default(),
-        }
-    }
-}
-
 /// One file system. It lives as long as somebody holds it: a mount, or a caller.
 pub struct Superblock {
     shared: Ref<Shared, Standing>,
     root: InodeRef,
     /// Where it is or was mounted. *Protected by itself.*
     trees: Trees,
+    /// A [`NewSnapshot`](crate::NewSnapshot) is being made. *Atomic (stands alone).*
+    pub(crate) is_receiving: AtomicBool,
+    /// It takes snapshots by the clock. *Set once.*
+    pub(crate) snapshot_thread: OnceLock<SnapshotThread>,
 }
 
 /// How inodes refer to what they share.
@@ -111,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     /// The waits for file locks, and the list of all locks. *Immutable.*
     pub(crate) lock_domain: Arc<LockDomain>,
+    /// Copies of trees. *Protected by itself.*
+    pub(crate) moments: Moments,
     /// Held by a rename that moves a name between directories, so that the tree's shape stands still.
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
     /// *Immutable.*
@@ -146,19 +105,40 @@ pub(crate) struct Shared {
     observing: CachePadded<Mutex<()>>,
 }
 
+impl fmt::Debug for Superblock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_durable = self.is_durable();
+        f.debug_struct("Superblock")
+            .field("dev", &self.dev())
+            .field("is_durable", &is_durable)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Superblock {
     /// A new, empty file system in memory.
     pub fn new(options: Options) -> Arc<Superblock> {
-        let shared = Shared::new(options, None, ROOT_INO);
+        let shared = Shared::in_memory(options);
         let root = Shared::new_root(&shared);
-        Arc::new(Superblock { shared, root, trees: Trees::new() })
+        let superblock = Arc::new(Superblock::of(shared, root));
+        Superblock::begin_schedule(&superblock);
+        superblock
     }
 
-    /// As [`new`](Self::new), but for the root's attributes, which are those of `root`.
-    pub(crate) fn with_root(options: Options, root: InodeInit) -> Arc<Superblock> {
-        let shared = Shared::new(options, None, ROOT_INO);
+    fn of(shared: SharedRef, root: InodeRef) -> Superblock {
+        Superblock {
+            shared,
+            root,
+            trees: Trees::new(),
+            is_receiving: AtomicBool::new(false),
+            snapshot_thread: OnceLock::new(),
+        }
+    }
+
+    /// The file system in memory of `shared`, which has no root yet; its root gets the attributes of `root`.
+    pub(crate) fn with_root(shared: SharedRef, root: InodeInit) -> Arc<Superblock> {
         let root = Inode::allocate(&shared, ROOT_INO, root, Body::new_directory(None));
-        Arc::new(Superblock { shared, root, trees: Trees::new() })
+        Arc::new(Superblock::of(shared, root))
     }
 
     /// A file system over a store, with the root that `root` makes. All numbers of its inodes are below `numbers`.
@@ -175,7 +155,7 @@ impl Superblock {
         let root = root(&shared)?;
         // Relaxed: see the field. A store's root is as old as the store.
         shared.identity.store(root.born().pack(), Ordering::Relaxed);
-        Ok(Arc::new(Superblock { shared, root, trees: Trees::new() }))
+        Ok(Arc::new(Superblock::of(shared, root)))
     }
 
     /// The root directory.
@@ -337,6 +317,11 @@ impl Drop for Superblock {
 }
 
 impl Shared {
+    /// The shared state for the inodes of a new file system in memory.
+    pub(crate) fn in_memory(options: Options) -> SharedRef {
+        Shared::new(options, None, ROOT_INO)
+    }
+
     /// The shared state for the inodes of a new file system. Numbers begin above `above`.
     fn new(options: Options, durable: Option<Box<Durable>>, above: u64) -> SharedRef {
         static LAST_DEV: PerHost<AtomicU64> = PerHost::new(AtomicU64::new(0));
@@ -359,6 +344,7 @@ impl Shared {
             key: fibonacci(minor),
             options,
             lock_domain: LockDomain::new(locking),
+            moments: Moments::new(),
             rename_lock: CachePadded::new(Mutex::with_class(&SUPERBLOCK_RENAME, ())),
             identity: AtomicU64::new(hasher.hash(&[])),
             hasher,

@@ -8,6 +8,7 @@
 //! # Invariants
 //! - a time does not go back, unless the clock was set back or somebody asked for it.
 
+use crate::durable::Section;
 use crate::stat::Timestamp;
 use crate::{Errno, Inode, InodeFlags, InodeRef};
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -124,10 +125,26 @@ impl InodeRef {
         }
     }
 
-    /// Moves the access time, which stands in `atime`.
+    /// Moves the access time, which stands in `atime`, unless this is in a snapshot.
     fn touch(&self, atime: &AtomicU64) {
-        if advance([atime]) {
+        if !self.is_read_only() && advance([atime]) {
             self.note_touched();
+        }
+    }
+
+    /// Begins a change of this inode alone.
+    ///
+    /// # Errors
+    /// The store's, of a durable file system.
+    fn begin_alone(&self) -> Result<Section<'_>, Errno> {
+        self.check_changes()?;
+        loop {
+            let section = self.shared.begin(0)?;
+            if self.is_kept() {
+                return Ok(section);
+            }
+            drop(section);
+            self.keep();
         }
     }
 
@@ -136,9 +153,9 @@ impl InodeRef {
     /// # Errors
     /// The store's, of a durable file system.
     pub fn note_written(&self) -> Result<(), Errno> {
-        let section = self.shared.begin(0)?;
+        let section = self.begin_alone()?;
         let moved = self.touch_mtime();
-        section.times(self, moved);
+        section.times_of(self, moved);
         Ok(())
     }
 
@@ -147,7 +164,7 @@ impl InodeRef {
     /// # Errors
     /// The store's, of a durable file system.
     pub fn set_ctime(&self, time: Timestamp) -> Result<(), Errno> {
-        let section = self.shared.begin(0)?;
+        let section = self.begin_alone()?;
         self.change_ctime(time);
         section.inode(self);
         Ok(())

@@ -3,7 +3,7 @@
 use sluice_sync::OnceLock;
 use sluice_sync::memory::machine::Bound;
 use sluice_sync::memory::{bound_by, resident_bytes};
-use sluice_vfs::{Cred, Errno, FallocateMode, Fs, OpenFlags, Options, Superblock, XattrFlags};
+use sluice_vfs::{Cred, Errno, FallocateMode, Fs, OpenFlags, Options, XattrFlags};
 
 /// What the machine of this test has for file systems.
 const TOTAL: u64 = 128 << 20;
@@ -57,8 +57,8 @@ fn what_takes_memory_is_refused_before_there_is_none() {
     two.iter().for_each(|fs| fs.remove_file("/contents").expect("removing needs no memory"));
     takes_again("contents", &fs);
 
-    let limited = Options { size_limit: Some(1 << 40), ..Options::default() };
-    let limited = Fs::with_superblock(Superblock::new(limited));
+    let limited = Options::default().size_limit(1 << 40);
+    let limited = limited.build();
     until_full("contents within a limit", |_| limited.append("/contents", &mebibyte));
     let statfs = limited.superblock().statfs();
     assert!(statfs.blocks_free * 4096 < FLOOR, "{statfs:?}");

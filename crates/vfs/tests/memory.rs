@@ -102,7 +102,7 @@ fn the_memory_of_what_is_removed_goes_back_to_the_system_and_nobody_is_left_wait
             (0..SMALL_FILES).for_each(|name| {
                 fs.remove_file(format!("/stays/{name}")).expect("it is there");
             });
-            assert_eq!(fs.read_dir("/stays").expect("it is there").len(), 1);
+            assert_eq!(fs.read_dir("/stays").expect("it is there").count(), 1);
         },
     );
     let other = std::cell::RefCell::new(Some(Fs::new()));

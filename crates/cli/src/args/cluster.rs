@@ -3,20 +3,6 @@
 use clap::Subcommand;
 use std::path::PathBuf;
 
-/// Questions to a node of the cluster lock manager.
-#[derive(Subcommand)]
-pub(crate) enum DlmAction {
-    /// List who holds and who waits, since when, and which resources go to and fro, in the manner of /proc/locks
-    #[command(after_help = DLM_EXAMPLES)]
-    Status {
-        /// As one line of JSON, with counters
-        #[arg(long)]
-        json: bool,
-        /// The socket where the node tells it (`Config::status` of the library)
-        socket: PathBuf,
-    },
-}
-
 /// What is done about a cluster.
 #[derive(Subcommand)]
 pub(crate) enum ClusterAction {
@@ -108,7 +94,3 @@ On one machine, without etcd:
 
 To an etcd that asks for it a user, certificates or both are shown, as ETCDCTL_USER, ETCDCTL_PASSWORD,
 ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY in the environment say.";
-
-const DLM_EXAMPLES: &str = "Examples:
-  sluice dlm status /run/node.sock
-  sluice dlm status --json /run/node.sock | jq .counts";

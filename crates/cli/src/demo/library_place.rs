@@ -43,7 +43,7 @@ impl DemoPlace for LibraryPlace {
             DemoStep::Unpack => {
                 fs.create_dir("/tree")?;
                 let archive = BufReader::with_capacity(1 << 20, File::open(&inputs.archive)?);
-                let (time, _) = timed(|| Ok(fs.import_tar(archive, "/tree")?))?;
+                let (time, _) = timed(|| Ok(sluice_trees::import_tar(fs, archive, "/tree")?))?;
                 (time, "Unpacked the sources".to_owned())
             }
             DemoStep::List => {

@@ -2,12 +2,13 @@
 
 use super::Inner;
 use crate::cache_lease;
+use crate::guest::Lost;
 use crate::link::Link;
 use crate::owner::Owner;
+use crate::relay::{Server, Uplink};
 use crate::wire::Frame;
 use rustls::{ClientConfig, ServerConfig};
-use sluice_dlm::{Hello, Identity, NodeId, Owner as Owned, Secure, now};
-use sluice_fuse::{Lost, Server, Uplink};
+use sluice_membership::{Hello, Identity, NodeId, Owner as Owned, Secure, now};
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::thread::Builder;
@@ -55,7 +56,7 @@ pub fn ask_status(address: &str, cluster: &str, identity: &Identity) -> io::Resu
     ask(STATUS, address, cluster, identity)
 }
 
-/// Asks the node at `address` for the statistics of its mount, as [`Relay::stat`](sluice_fuse::Relay::stat) gives them.
+/// Asks the node at `address` for the statistics of its mount, as [`Relay::stat`](crate::Relay::stat) gives them.
 ///
 /// # Errors
 /// Errors of [`ask_status`].
@@ -182,7 +183,7 @@ impl Inner {
     pub(super) fn listen(self: Arc<Self>, listener: &TcpListener, answering: &Arc<ServerConfig>) {
         let (inner, answering) = (self.clone(), answering.clone());
         let recognise = move |tcp| inner.recognise(tcp, answering.clone());
-        sluice_dlm::listen(
+        sluice_membership::listen(
             listener,
             || self.is_over(),
             recognise,

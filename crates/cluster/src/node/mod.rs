@@ -16,6 +16,7 @@
 //! at the time wait for neither: what ends with an owner is done by threads of its own ([`Closing`]), and what the store does not
 //! answer within a further lease is given up.
 
+mod closing;
 mod connect;
 mod seeking;
 mod trouble;
@@ -24,13 +25,16 @@ use crate::lock_class::{CLOSING, ROLE, TAKEOVER};
 use crate::owner::Owner;
 use crate::status::{Role, Status, Takeover};
 use crate::wire::Frame;
+use closing::Closing;
 use connect::Uplinked;
 use trouble::Trouble;
 
+use crate::guest::Holdings;
+use crate::relay::Relay;
 pub use connect::{ask_stat, ask_status};
 use rustls::ClientConfig;
-use sluice_dlm::{Identity, Membership, NodeId, Owner as Owned, View, now};
-use sluice_fuse::{Ended, Holdings, MountError, MountOptions, Relay, StopSignals};
+use sluice_fuse::{Ended, MountError, MountOptions, StopSignals};
+use sluice_membership::{Identity, Membership, NodeId, Owner as Owned, View, now};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::{self, Builder, JoinHandle};
 use sluice_sync::time::{Duration, nanoseconds};
@@ -41,6 +45,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
+/// The error of a node that [leaves](Node::leave) and has lost changes of its programs.
+pub const LOST_CHANGES: &str = "changes were lost when this node lost the store";
 /// The fraction of a lease that is left unused, for clocks of different speed and for the time to stop.
 const MARGIN: u32 = 8;
 /// How often a lease is renewed within its length.
@@ -108,15 +114,8 @@ struct Inner {
     failure: Mutex<Trouble>,
     /// Former stores of this node, until they are closed. Held while none is dropped. *protected by its mutex*
     closing: Mutex<Vec<Closing>>,
-}
-
-/// A store that is let go.
-struct Closing {
-    superblock: Arc<Superblock>,
-    since: u64,
-    /// Another node may have the store by now: changes that are not durable soon are lost.
-    is_lost: bool,
-    thread: JoinHandle<io::Result<()>>,
+    /// Something was lost with a store that this node lost, changes of its own kernel perhaps. *atomic (stands alone)*
+    has_lost: AtomicBool,
 }
 
 /// The current state of a node.
@@ -169,6 +168,7 @@ impl Node {
             takeover: Mutex::with_class(&TAKEOVER, Takeover::default()),
             failure: Mutex::with_class(&ROLE, Trouble::default()),
             closing: Mutex::with_class(&CLOSING, Vec::new()),
+            has_lost: AtomicBool::new(false),
         });
         let told = Arc::downgrade(&inner);
         inner.relay.answer_questions(move || {
@@ -244,7 +244,8 @@ impl Node {
     /// have it.
     ///
     /// # Errors
-    /// The store's: then it is not known what of the last changes is durable.
+    /// The store's: then it is not known what of the last changes is durable. If changes were lost before, because this node was the owner
+    /// and lost the store.
     pub fn leave(mut self) -> io::Result<()> {
         self.end()
     }
@@ -254,6 +255,8 @@ impl Node {
             return Ok(());
         }
         let inner = &self.inner;
+        // While it has the server that it had last.
+        let has_lost_changes = inner.relay.has_lost_changes();
         // Relaxed: the keeper ends when it sees it.
         inner.is_leaving.store(true, Ordering::Relaxed);
         if let Some(keeper) = self.keeper.take() {
@@ -285,7 +288,12 @@ impl Node {
         // If it cannot be reached the lease runs out.
         let left = inner.membership.leave(inner.id());
         // Waits for stores that the other threads gave up meanwhile.
-        closed.and(inner.await_closing()).and(left)
+        closed.and(inner.await_closing()).and(left)?;
+        // Relaxed: the threads that set it have ended.
+        match has_lost_changes && inner.has_lost.load(Ordering::Relaxed) {
+            true => Err(io::Error::other(LOST_CHANGES)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -361,14 +369,19 @@ impl Inner {
                     self.valid_until.store(sent_at + self.usable(), Ordering::Relaxed);
                 }
                 Ok(_) => {
-                    log::warn!("the lease is over");
                     self.valid_until.store(0, Ordering::Relaxed);
                     self.lose();
                     let old = self.id();
-                    match self.join() {
-                        // In this order: a node that sees that the old one is gone sees the new one. If this fails it runs out.
-                        Ok(()) => drop(self.membership.leave(old)),
-                        Err(error) => log::warn!("cannot join again: {error}"),
+                    let told = match self.join() {
+                        Ok(()) => {
+                            // In this order: a node that sees that the old one is gone sees the new one. If this fails it runs out.
+                            drop(self.membership.leave(old));
+                            "the lease is over: this node joined again".into()
+                        }
+                        Err(error) => format!("the lease is over, and this node cannot join again: {error}"),
+                    };
+                    if trouble.is_new(&told) {
+                        log::warn!("{told}");
                     }
                 }
                 // It runs out by itself.
@@ -464,95 +477,13 @@ impl Inner {
         self.relay.holdings()
     }
 
-    /// The lease is over, or the store takes no more changes.
-    fn lose(&self) {
-        if let Err(error) = self.stop_owning(true) {
-            log::error!("the store stays open: {error}");
-        }
-    }
-
-    /// Stops serving, and has the store closed, so that other nodes can open it. `is_lost`: one may have it already.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    fn stop_owning(&self, is_lost: bool) -> io::Result<()> {
-        let Some(owner) = self.role.lock().owner.clone().filter(|owner| owner.end()) else { return Ok(()) };
-        if is_lost {
-            log::warn!("this node is not the owner any more");
-        }
-        // Before the answers that are held are let go: they do not reach the kernel then. Before there can be another server, too.
-        self.relay.detach();
-        let superblock = owner.superblock().clone();
-        // With a lease it is the store that has failed.
-        let resigns = (is_lost && self.is_member()).then(|| (self.membership.clone(), self.id()));
-        let close = move || {
-            owner.stop();
-            if let Some((membership, id)) = resigns {
-                // If this fails the keeper opens the store again.
-                let _ = membership.resign(id, SHARD, owner.epoch);
-            }
-            Ok(owner.superblock().close()?)
-        };
-        let thread = Builder::new().name("cluster-close".into()).spawn(close);
-        let closing = thread.map(|thread| Closing { superblock, since: now(), is_lost, thread });
-        self.role.lock().owner = None;
-        self.closing.lock().push(closing?);
-        Ok(())
-    }
-
-    /// Abandons stores that are slow to close. Forgets closed stores whose outcome has no reader.
-    fn hasten_closing(&self) {
-        let limit = now().saturating_sub(nanoseconds(self.membership.ttl()));
-        let (over, late): (Vec<_>, Vec<_>) = {
-            let mut closing = self.closing.lock();
-            let over = closing.extract_if(.., |one| one.is_lost && one.thread.is_finished()).collect();
-            let late = closing.iter().filter(|one| one.since < limit && (one.is_lost || !self.is_member()));
-            (over, late.map(|one| one.superblock.clone()).collect())
-        };
-        // With nothing locked: what is dropped last frees a tree.
-        drop(over);
-        late.iter().for_each(|superblock| superblock.abandon());
-    }
-
-    /// Waits until what was opened too late is closed, but for a store that does not answer not longer than a lease.
-    fn await_opening(&self) {
-        let end = now() + nanoseconds(self.membership.ttl());
-        while self.role.lock().opening > 0 && now() < end {
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// Waits until all stores are closed.
-    ///
-    /// # Errors
-    /// The first error of a store, except stores that another node may have opened before they were closed.
-    fn await_closing(&self) -> io::Result<()> {
-        let mut outcome = Ok(());
-        loop {
-            self.hasten_closing();
-            let mut closing = self.closing.lock();
-            if closing.is_empty() {
-                return outcome;
-            }
-            if let Some(at) = closing.iter().position(|one| one.thread.is_finished()) {
-                let one = closing.swap_remove(at);
-                drop(closing);
-                // A panic of its own was reported where it happened.
-                let closed = one.thread.join().unwrap_or(Ok(()));
-                outcome = if one.is_lost { outcome } else { outcome.and(closed) };
-                continue;
-            }
-            drop(closing);
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-
     fn status(&self) -> Status {
-        let counts = self.relay.counts();
+        let mut counts = self.relay.counts();
         let failure = self.failure.lock().reason.clone();
         let role = self.role.lock();
         let living = role.view.living_owner(SHARD);
-        let in_store = role.owner.as_ref().and_then(|owner| owner.superblock().changed_bytes());
+        counts.dirty_bytes +=
+            role.owner.as_ref().and_then(|owner| owner.superblock().changed_bytes()).unwrap_or(0);
         let does = match () {
             () if role.owner.as_ref().is_some_and(|owner| owner.local().is_some()) => Role::Owner,
             () if role.link.as_ref().is_some_and(|up| up.epoch == role.epoch) => Role::Guest,
@@ -567,17 +498,7 @@ impl Inner {
             epoch: living.map_or(0, |owner| owner.epoch),
             members: role.view.members.values().filter(|member| member.is_alive).count(),
             guests: role.owner.as_ref().map_or(0, |owner| owner.seats()),
-            requests: counts.requests,
-            notices: counts.notices,
-            notices_cut_short: counts.notices_cut_short,
-            reconnections: counts.attachments.saturating_sub(1),
-            locks_decided: counts.locks_decided,
-            answered_here: counts.answered_here,
-            awaited: counts.awaited,
-            behind: counts.behind,
-            recalls: counts.recalls,
-            waiting_locks: counts.waiting_locks,
-            dirty_bytes: counts.dirty_bytes + in_store.unwrap_or(0),
+            counts,
             takeover: *self.takeover.lock(),
         }
     }

@@ -5,7 +5,7 @@ use super::{At, Inner, SHARD};
 use crate::owner::Owner;
 use crate::status::Takeover;
 use rustls::ClientConfig;
-use sluice_dlm::{Owner as Owned, View, now};
+use sluice_membership::{Owner as Owned, View, now};
 use sluice_sync::Arc;
 use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::Builder;

@@ -1,11 +1,11 @@
 //! Guard: a lock that is held until it is dropped, and the future that becomes one.
 
 use super::Dlm;
-use crate::clock::now;
 use crate::error::LockError;
 use crate::message::{Token, Value};
 use crate::node::{Held, Submitted, Ticket, Want};
 use crate::{Key, Mode};
+use sluice_membership::now;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,13 +1,9 @@
 //! Serve: the threads of a node.
 
 use super::{Inner, MARGIN, Peers, Wish};
-use crate::NodeId;
-use crate::clock::now;
-use crate::hello::Hello;
 use crate::peer::{Peer, UNSAID_FOR};
-use crate::strangers::listen;
-use crate::tls::Secure;
 use rustls::{ClientConfig, ServerConfig};
+use sluice_membership::{Hello, NodeId, Secure, listen, now};
 use sluice_sync::time::{Duration, nanoseconds};
 use sluice_sync::{Arc, thread};
 use std::io;

@@ -1,8 +1,8 @@
 //! Status: a socket where a node tells what it knows.
 
 use super::{Dlm, Inner};
-use crate::clock::now;
 use crate::status_text;
+use sluice_membership::now;
 use sluice_sync::Arc;
 use sluice_sync::time::Duration;
 use std::io::{self, Read, Write};

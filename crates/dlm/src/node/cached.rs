@@ -13,7 +13,8 @@ use super::{After, Effects, Node, Shard};
 use crate::error::LockError;
 use crate::local::{KnownHolder, Local, More, Request, Revoke, Slow, Waiter};
 use crate::message::{Answer, Body, Message, Token, Value};
-use crate::{Key, Mode, NodeId};
+use crate::{Key, Mode};
+use sluice_membership::NodeId;
 use sluice_sync::atomic::Ordering;
 
 /// A lock on its node looks so often in a minimum hold whether it is still used.

@@ -8,13 +8,13 @@
 //! registers no grant that it has given away.
 
 use super::{Effects, Node, Role, Shard};
+use crate::Name;
 use crate::error::LockError;
 use crate::local::{Local, Slow};
 use crate::message::{Body, Message, Token};
 use crate::mutant::Mutant;
 use crate::queue::{Desk, Sends};
-use crate::view::View;
-use crate::{Name, NodeId, ShardId};
+use sluice_membership::{NodeId, ShardId, View};
 use sluice_sync::Arc;
 use sluice_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -42,7 +42,8 @@ use crate::message::{Body, Message};
 use crate::mutant::Mutant;
 use crate::probe::{LockParty, Probe, RequestBefore, WaitId, mix};
 use crate::queue::{GrantInTheWay, Queue, Sends};
-use crate::{Key, Mode, NodeId, Range};
+use crate::{Key, Mode, Range};
+use sluice_membership::NodeId;
 use sluice_sync::atomic::Ordering;
 use std::collections::BTreeMap;
 

@@ -5,7 +5,8 @@ use crate::lock_class::RESOURCE;
 use crate::message::{Body, Message};
 use crate::mutant::Mutant;
 use crate::queue::{Asked, Desk, Queue, Sends};
-use crate::{Key, Name, NodeId};
+use crate::{Key, Name};
+use sluice_membership::NodeId;
 use sluice_sync::{Arc, SmallMutex};
 
 /// How many messages a shard keeps that came too early. Messages beyond that are dropped: their senders repeat the

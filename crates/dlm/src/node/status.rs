@@ -2,7 +2,8 @@
 
 use super::{Effects, Node};
 use crate::message::Token;
-use crate::{Key, Mode, Name, NodeId, Range};
+use crate::{Key, Mode, Name, Range};
+use sluice_membership::NodeId;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 
 /// A number that only grows.

@@ -5,7 +5,7 @@ use bitflags::bitflags;
 bitflags! {
     /// The features that kernel and server agree on in INIT. The upper half travels in `flags2`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub(crate) struct InitFlags: u64 {
+    pub struct InitFlags: u64 {
         const ASYNC_READ = 1 << 0;
         const POSIX_LOCKS = 1 << 1;
         const ATOMIC_O_TRUNC = 1 << 3;
@@ -36,7 +36,7 @@ bitflags! {
 
     /// Which fields of a SETATTR request count.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub(crate) struct Fattr: u32 {
+    pub struct Fattr: u32 {
         const MODE = 1 << 0;
         const UID = 1 << 1;
         const GID = 1 << 2;
@@ -55,53 +55,53 @@ bitflags! {
 }
 
 /// OPEN reply: each read is a message, whatever size the file has.
-pub(crate) const FOPEN_DIRECT_IO: u32 = 1 << 0;
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// OPEN reply: keep the cached pages of the file.
-pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// OPENDIR reply: the kernel may cache the directory's entries.
-pub(crate) const FOPEN_CACHE_DIR: u32 = 1 << 3;
+pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// GETLK, SETLK, SETLKW: a flock and not a byte range.
-pub(crate) const LK_FLOCK: u32 = 1 << 0;
+pub const LK_FLOCK: u32 = 1 << 0;
 /// WRITE: written back from the page cache; whose write it was is a guess.
-pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+pub const WRITE_CACHE: u32 = 1 << 0;
 /// WRITE: clear set-ID bits.
-pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// SETXATTR of an access ACL: clear the set-group-ID bit.
-pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 /// IOCTL: read the flags of a file.
-pub(crate) const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+pub const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 /// IOCTL: set them.
-pub(crate) const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+pub const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 /// IOCTL: read them and more as a `struct fsxattr`.
-pub(crate) const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+pub const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 /// IOCTL: set these.
-pub(crate) const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+pub const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
 /// `fl_type` of a lock: shared.
-pub(crate) const F_RDLCK: u32 = 0;
+pub const F_RDLCK: u32 = 0;
 /// `fl_type` of a lock: exclusive.
-pub(crate) const F_WRLCK: u32 = 1;
+pub const F_WRLCK: u32 = 1;
 /// `fl_type` of a lock: none.
-pub(crate) const F_UNLCK: u32 = 2;
+pub const F_UNLCK: u32 = 2;
 
 /// `st_mask` bits of a statx reply: all the attributes of `stat`, and the creation time.
-pub(crate) const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
+pub const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
 
 /// io_uring command: take an entry, and complete with the first request in it.
-pub(crate) const RING_REGISTER: u32 = 1;
+pub const RING_REGISTER: u32 = 1;
 /// io_uring command: take the answer out of an entry, and complete with the next request in it.
-pub(crate) const RING_COMMIT_AND_FETCH: u32 = 2;
+pub const RING_COMMIT_AND_FETCH: u32 = 2;
 
 /// Notification codes, sent in place of an error with `unique` 0.
-pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// The meaning of a name changed.
-pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// Keep bytes of a file, which follow.
-pub(crate) const NOTIFY_STORE: i32 = 4;
+pub const NOTIFY_STORE: i32 = 4;
 /// INVAL_ENTRY: the name stays, and is looked up again before it is believed (Linux 6.2, protocol 7.38).
-pub(crate) const EXPIRE_ONLY: u32 = 1 << 0;
+pub const EXPIRE_ONLY: u32 = 1 << 0;
 /// Forget inodes that are not in use (Linux 6.18).
-pub(crate) const NOTIFY_PRUNE: i32 = 9;
+pub const NOTIFY_PRUNE: i32 = 9;
 /// Look every name up again (Linux 6.16).
-pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
+pub const NOTIFY_INC_EPOCH: i32 = 8;

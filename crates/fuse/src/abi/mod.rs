@@ -4,27 +4,29 @@
 //! in host byte order. Every layout is plain old data without padding holes (`zerocopy` refuses to derive
 //! otherwise), so reading one from untrusted bytes and writing one out need no `unsafe`.
 
-pub(crate) mod flags;
+#![allow(missing_docs)] // the kernel's header says what each field means
+
+pub mod flags;
 mod incoming;
 pub mod opcode;
 mod outgoing;
 mod ring;
 
-pub(crate) use flags::{Fattr, InitFlags, RING_COMMIT_AND_FETCH, RING_REGISTER};
-pub(crate) use incoming::*;
-pub(crate) use outgoing::*;
+pub use flags::{Fattr, InitFlags, RING_COMMIT_AND_FETCH, RING_REGISTER};
+pub use incoming::*;
+pub use outgoing::*;
 pub(crate) use ring::*;
 
 /// Major version of the protocol.
-pub(crate) const KERNEL_VERSION: u32 = 7;
+pub const KERNEL_VERSION: u32 = 7;
 /// The newest minor version that this crate speaks.
-pub(crate) const KERNEL_MINOR_VERSION: u32 = 45;
+pub const KERNEL_MINOR_VERSION: u32 = 45;
 /// The oldest minor version that this crate speaks (Linux 5.12).
-pub(crate) const KERNEL_MINOR_VERSION_MIN: u32 = 33;
+pub const KERNEL_MINOR_VERSION_MIN: u32 = 33;
 /// Node number of the root directory.
-pub(crate) const ROOT_ID: u64 = 1;
+pub const ROOT_ID: u64 = 1;
 /// Records in a directory buffer start at multiples of this many bytes.
-pub(crate) const RECORD_ALIGN: usize = 8;
+pub const RECORD_ALIGN: usize = 8;
 
 #[cfg(test)]
 mod tests {

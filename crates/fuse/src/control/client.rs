@@ -1,15 +1,16 @@
 //! The asking side.
 
 use super::{
-    ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, abstract_name, connect, pid_namespace, socket_file, trusted,
+    ANSWER_PATIENCE, LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, is_same_process, pid_namespace,
+    socket_file, trusted,
 };
 use crate::mount::{device_of, reach};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketAddrUnix;
 use sluice_sync::time::Duration;
-use sluice_vfs::{Errno, StoreContent};
+use sluice_vfs::{Errno, SnapshotInfo, StoreContent, Timestamp, TreeSize};
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -86,6 +87,15 @@ pub fn server_of(dir: &Path) -> io::Result<Option<u32>> {
     number.trim().parse().map(Some).map_err(io::Error::other)
 }
 
+/// Whether `server`, which serves the mount `device`, has it mounted in its own mount namespace. False if another process has
+/// the name of the device.
+pub(super) fn is_mounted(device: (u32, u32), server: &UnixStream) -> bool {
+    let stream = ask_and_keep(device, b"mounted\n").ok().flatten();
+    let stream = stream.filter(|stream| is_same_process(stream, server));
+    let answer = stream.and_then(|stream| answer_on(stream, Some(PATIENCE)).ok());
+    answer.is_some_and(|answer| unwrap(answer).is_ok_and(|told| told == b"true"))
+}
+
 /// Whether the server of the mount that holds `dir` is in another pid namespace than this process. Such a server
 /// reports process numbers of its own namespace.
 ///
@@ -112,7 +122,8 @@ pub fn library_files(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// Errors of [`locks`]; what `clone_tree` says, as a line.
 pub fn clone_tree(from: &Path, to: &Path) -> io::Result<Option<()>> {
-    let name = to.file_name().ok_or_else(|| io::Error::from_raw_os_error(Errno::EEXIST.raw()))?;
+    let exists = || io::Error::from_raw_os_error(Errno::EEXIST.raw());
+    let name = to.file_name().filter(|_| to.symlink_metadata().is_err()).ok_or_else(exists)?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // While they are open, the server knows them by these numbers.
     let pin = |path: &Path, flags| {
@@ -146,17 +157,39 @@ pub fn drop_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
     order(device_of(dir)?, "drop-snapshot\n", name)
 }
 
-/// The snapshots of the sluicefs mount that holds `dir`, by name. `None` if there is no server.
+/// Brings `path`, from the root of the sluicefs mount that holds `dir`, back to what the snapshot `name` has there; see
+/// [`Superblock::restore_snapshot`](sluice_vfs::Superblock::restore_snapshot). `None` if there is no server.
+///
+/// # Errors
+/// Errors of [`clone_tree`].
+pub fn restore_snapshot(dir: &Path, name: &OsStr, path: &Path) -> io::Result<Option<()>> {
+    let text = [name.as_bytes(), b"/", path.as_os_str().as_bytes()].concat();
+    order(device_of(dir)?, "restore-snapshot\n", OsStr::from_bytes(&text))
+}
+
+/// The snapshots of the sluicefs mount that holds `dir`; see
+/// [`Superblock::list_snapshots`](sluice_vfs::Superblock::list_snapshots). Waits as long as that takes. `None` if there is no server.
 ///
 /// # Errors
 /// Errors of [`locks`].
-pub fn snapshots(dir: &Path) -> io::Result<Option<Vec<OsString>>> {
-    let answer = ask_at(dir, "snapshots\n")?.map(unwrap).transpose()?;
-    let names = |answer: Vec<u8>| {
-        let names = answer.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-        names.map(|name| OsStr::from_bytes(name).to_owned()).collect()
+pub fn snapshots(dir: &Path) -> io::Result<Option<Vec<SnapshotInfo>>> {
+    let Some(answer) = order_at(dir, "snapshots\n")? else { return Ok(None) };
+    let parts: Vec<&[u8]> = answer.split(|byte| *byte == 0).collect();
+    let (snapshots, _) = parts.as_chunks();
+    let read = |[name, created, shared, private]: &[&[u8]; 4]| {
+        let number = |digits: &[u8]| str::from_utf8(digits).ok()?.parse::<u64>().ok();
+        let size = TreeSize { shared_bytes: number(shared)?, private_bytes: number(private)? };
+        let second = str::from_utf8(created).ok()?.parse().ok();
+        Some(SnapshotInfo {
+            name: name.to_vec(),
+            created: second.map(|sec| Timestamp { sec, nsec: 0 }),
+            size,
+        })
     };
-    Ok(answer.map(names))
+    let listed: Option<Vec<_>> = snapshots.iter().map(read).collect();
+    listed
+        .map(Some)
+        .ok_or_else(|| io::Error::other("the server of the mount said what is no list of snapshots"))
 }
 
 /// Has the server of the mount `device` do what `order` and `name` say, however long that takes.
@@ -210,17 +243,28 @@ fn ask_at(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
 
 /// The whole answer of the server of the mount `device`, for which it has `patience`. `None` if nobody listens.
 fn ask(device: (u32, u32), question: &[u8], patience: Option<Duration>) -> io::Result<Option<Vec<u8>>> {
+    let stream = ask_and_keep(device, question)?;
+    stream.map(|stream| answer_on(stream, patience)).transpose()
+}
+
+fn answer_on(stream: UnixStream, patience: Option<Duration>) -> io::Result<Vec<u8>> {
+    stream.set_read_timeout(patience)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// The connection to the server of the mount `device`, which was asked. `None` if nobody listens.
+pub(super) fn ask_and_keep(device: (u32, u32), question: &[u8]) -> io::Result<Option<UnixStream>> {
     // The file first: another user cannot have made it, as an abstract name.
     let by_file = socket_file::connect(device)?;
     let Some(mut stream) = by_file.map_or_else(|| connect_by_name(device), |stream| Ok(Some(stream)))? else {
         return Ok(None);
     };
-    stream.set_read_timeout(patience)?;
+    stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
     stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
     stream.write_all(question)?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
-    Ok(Some(answer))
+    Ok(Some(stream))
 }
 
 /// Connects to the abstract name of the mount `device`. None if nobody listens.

@@ -5,7 +5,7 @@
 
 use super::OK;
 use super::client::order_at;
-use super::server::about_up_to;
+use super::order::about_up_to;
 use crate::connection::Connection;
 use sluice_sync::atomic::Ordering;
 use sluice_vfs::{Fault, FaultId, Fs};
@@ -62,7 +62,7 @@ pub(super) fn obey(order: &[u8], stream: &mut UnixStream, connection: &Connectio
             Ok(([seed], _)) => match superblock.crash_clone(seed) {
                 Ok(clone) => {
                     stream.write_all(OK.as_bytes())?;
-                    Fs::with_superblock(clone).export_tar("/", stream)?;
+                    sluice_trees::export_tar(&Fs::with_superblock(clone), "/", stream)?;
                     return Ok(true);
                 }
                 Err(errno) => Err(untracked(errno)),

@@ -7,12 +7,12 @@
 //! ```text
 //!   client                        server
 //!   "locks\n", "hot\n", "stat\n", "content\n", "files\n",
-//!   "namespace\n", "server\n", "snapshots\n", or an
+//!   "namespace\n", "server\n", "snapshots\n", "end\n", or an
 //!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
-//! The orders are `clone`, `take-snapshot` and `drop-snapshot`, and those in `faults.rs`. A line of numbers follows,
-//! the last one the length of a name, and the name. The object of a clone is given in numbers, since a path would be
+//! The orders are `clone`, `take-snapshot`, `drop-snapshot` and `restore-snapshot`, and those in `faults.rs`, `scrub.rs` and `transfer.rs`. A
+//! line of numbers follows, the last one the length of a name, and the name. The object of a clone is given in numbers, since a path would be
 //! relative to the client: an inode and the directory of the copy. The client has both open until it is answered.
 //!
 //! Anybody can bind or connect to such a name, so both sides look at the other's credentials: the server
@@ -20,19 +20,30 @@
 //! a client tries the socket file first, in a directory that no other user can have made, and each wait for a connection
 //! has a limit.
 
+mod chunks;
 mod client;
+mod ending;
 mod faults;
-mod server;
+mod order;
+mod scrub;
+pub(crate) mod server;
 mod socket_file;
-mod stat;
+pub(crate) mod stat;
+mod streams;
+mod transfer;
 
+pub use crate::mount_stat::{
+    FileSystemStat, HotFile, Latency, MountStat, ObjectRequests, ObjectStoreStat, ScrubStat,
+};
 pub use client::{
     all_locks, clone_tree, content_of_device, drop_snapshot, hot_locks, is_elsewhere, kernel_locks,
-    library_files, locks, server_of, snapshots, stat, stat_of_device, take_snapshot,
+    library_files, locks, restore_snapshot, server_of, snapshots, stat, stat_of_device, take_snapshot,
 };
+pub use ending::{ServerEnd, end_of, tell_end, will_tell_end};
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
-pub(crate) use server::{Server, respond};
-pub(crate) use stat::{KnownByMount, of_file_system, of_mount};
+pub use scrub::scrub;
+pub(crate) use server::Server;
+pub use streams::{changes, export, receive, send};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::io::Errno;
@@ -89,6 +100,12 @@ fn user_of(stream: &UnixStream) -> io::Result<u32> {
 fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
     let user = user_of(stream)?;
     Ok(user == 0 || user == rustix::process::geteuid().as_raw())
+}
+
+/// Whether one process is at the other ends of both connections.
+fn is_same_process(one: &UnixStream, other: &UnixStream) -> bool {
+    let process = |stream| getsockopt(stream, sockopt::PeerCredentials).map(|peer| peer.pid());
+    matches!((process(one), process(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// The connection, if the server at its other end [is trusted](is_trusted).

@@ -1,16 +1,25 @@
 //! The answering side.
 
+use super::order::{about, about_up_to, read_line};
 use super::socket_file::SocketFile;
 use super::stat::{self, hot};
-use super::{LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, faults, is_trusted, pid_namespace};
+use super::{
+    LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, ending, faults, is_trusted, pid_namespace, scrub,
+    transfer,
+};
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
+use crate::mount::is_mounted_here;
+use crate::transport::dev_fuse::DevFuse;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::SocketAddrUnix;
 use sluice_sync::thread::{Builder, JoinHandle, sleep};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
-use sluice_vfs::{Cred, Errno, FileInUse, Holder, NAME_MAX, SNAPSHOTS, StoreContent, Superblock};
+use sluice_vfs::{
+    Cred, Errno, FileInUse, Holder, NAME_MAX, PATH_MAX, SNAPSHOTS, SnapshotInfo, StoreContent, Superblock,
+    TreeSize,
+};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -18,15 +27,13 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 /// So many of the hottest files are told of.
 const HOT_MAX: usize = 1000;
-/// The longest question.
-const QUESTION_MAX: usize = 64;
 /// Device numbers are used again at once, so the name may belong to a server that is just ending: on a busy machine not
 /// within a second.
 const BIND_TRIES: u32 = 300;
 const BIND_AFTER: Duration = Duration::from_millis(10);
 
 /// The thread that answers. Dropping it frees the names.
-pub(crate) struct Server {
+pub struct Server {
     shared: Arc<ControlShared>,
     thread: Option<JoinHandle<()>>,
     _file: Option<SocketFile>,
@@ -34,6 +41,8 @@ pub(crate) struct Server {
 
 /// The state that the thread and its owner share.
 struct ControlShared {
+    /// *immutable*
+    device: (u32, u32),
     /// On the abstract name, and on the socket file. *immutable*
     listeners: Vec<UnixListener>,
     serving: Mutex<Serving>,
@@ -46,35 +55,46 @@ struct Serving {
     client: Option<UnixStream>,
 }
 
-/// The function that answers a question, which came by the stream: only the question has been read.
-pub(crate) type Respond = Box<dyn Fn(&[u8], &mut UnixStream) -> io::Result<()> + Send>;
+/// The function that answers a question, which came by the stream: only the question has been read. It says false when a thread of its own
+/// goes on with the stream.
+pub type Respond = Box<dyn Fn(&[u8], &mut UnixStream) -> io::Result<bool> + Send>;
+/// Whether the mount is still there, in whichever namespace.
+pub type IsThere = Box<dyn Fn() -> bool + Send>;
 
 impl Server {
     /// Starts to answer questions about the mount `device`. `None` if the name is taken or no thread can be
     /// started, said on standard error: the mount works without.
-    pub(crate) fn start(device: (u32, u32), connection: &Arc<Connection>) -> Option<Server> {
+    pub(crate) fn start(
+        device: (u32, u32),
+        connection: &Arc<Connection>,
+        transport: &Arc<DevFuse>,
+    ) -> Option<Server> {
         let connection = Arc::downgrade(connection);
+        let transport = Arc::downgrade(transport);
         Self::start_with(
             device,
+            Box::new(move || transport.upgrade().is_some_and(|transport| transport.is_connected())),
             Box::new(move |question, stream| {
-                connection.upgrade().map_or(Ok(()), |connection| respond(&connection, question, stream))
+                connection
+                    .upgrade()
+                    .map_or(Ok(true), |connection| respond(&connection, question, stream, &|| ()))
             }),
         )
     }
 
-    /// Starts the control socket of mount `device`, whose questions `with` answers.
-    pub(crate) fn start_with(device: (u32, u32), with: Respond) -> Option<Server> {
-        Self::try_start(device, with)
+    /// Starts the control socket of mount `device`, which is there while `is_there`, and whose questions `with` answers.
+    pub fn start_with(device: (u32, u32), is_there: IsThere, with: Respond) -> Option<Server> {
+        Self::try_start(device, is_there, with)
             .inspect_err(|error| {
                 let (major, minor) = device;
                 log::error!(
-                    "no control socket for mount {major}:{minor}, `sluice locks` will not work: {error}"
+                    "no control socket for mount {major}:{minor}, nobody can ask about its locks: {error}"
                 );
             })
             .ok()
     }
 
-    fn try_start(device: (u32, u32), with: Respond) -> io::Result<Server> {
+    fn try_start(device: (u32, u32), is_there: IsThere, with: Respond) -> io::Result<Server> {
         let (mut listeners, mut file) = (Vec::new(), None);
         match SocketFile::bind(device) {
             Ok((listener, bound)) => {
@@ -92,9 +112,10 @@ impl Server {
             Err(error) => log::warn!("no abstract name, only a socket file: {error}"),
         }
         let serving = Mutex::with_class(&SERVING, Serving::default());
-        let shared = Arc::new(ControlShared { listeners, serving });
+        let shared = Arc::new(ControlShared { device, listeners, serving });
         let inner = shared.clone();
-        let thread = Builder::new().name("sluice-control".into()).spawn(move || inner.serve(&with))?;
+        let thread =
+            Builder::new().name("sluice-control".into()).spawn(move || inner.serve(&is_there, &with))?;
         Ok(Server { shared, thread: Some(thread), _file: file })
     }
 }
@@ -122,7 +143,7 @@ impl Drop for Server {
 }
 
 impl ControlShared {
-    fn serve(&self, with: &Respond) {
+    fn serve(&self, is_there: &IsThere, with: &Respond) {
         loop {
             let mut waiting: Vec<_> =
                 self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
@@ -138,7 +159,7 @@ impl ControlShared {
             for (_, listener) in self.listeners.iter().enumerate().filter(|(at, _)| is_ready(*at)) {
                 match listener.accept() {
                     // An error with one client affects only that client.
-                    Ok((stream, _)) => drop(self.serve_one(stream, with)),
+                    Ok((stream, _)) => drop(self.serve_one(stream, is_there, with)),
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                     Err(_) if self.serving.lock().stopped => return,
@@ -149,7 +170,7 @@ impl ControlShared {
         }
     }
 
-    fn serve_one(&self, stream: UnixStream, with: &Respond) -> io::Result<()> {
+    fn serve_one(&self, stream: UnixStream, is_there: &IsThere, with: &Respond) -> io::Result<()> {
         {
             let mut serving = self.serving.lock();
             if serving.stopped {
@@ -157,7 +178,7 @@ impl ControlShared {
             }
             serving.client = Some(stream.try_clone()?);
         }
-        let outcome = answer(stream, with);
+        let outcome = answer(stream, (self.device, is_there), with);
         self.serving.lock().client = None;
         outcome
     }
@@ -192,7 +213,11 @@ fn is_of_another_user(name: &str) -> io::Result<bool> {
     connect(&address, BIND_AFTER).map_or(Ok(false), |stream| Ok(!is_trusted(&stream)?))
 }
 
-fn answer(mut stream: UnixStream, with: &Respond) -> io::Result<()> {
+fn answer(
+    mut stream: UnixStream,
+    (device, is_there): ((u32, u32), &IsThere),
+    with: &Respond,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     if !is_trusted(&stream)? {
@@ -201,10 +226,17 @@ fn answer(mut stream: UnixStream, with: &Respond) -> io::Result<()> {
     }
     let question = read_line(&mut stream)?;
     match question.as_slice() {
-        b"namespace" => stream.write_all(format!("{OK}{}", pid_namespace()).as_bytes()),
-        b"server" => stream.write_all(format!("{OK}{}", std::process::id()).as_bytes()),
-        question => with(question, &mut stream),
-    }?;
+        b"namespace" => stream.write_all(format!("{OK}{}", pid_namespace()).as_bytes())?,
+        b"server" => stream.write_all(format!("{OK}{}", std::process::id()).as_bytes())?,
+        // A newer mount may have the device number of a mount that is gone.
+        b"mounted" => {
+            let is_mounted = is_there() && is_mounted_here(device);
+            stream.write_all(format!("{OK}{is_mounted}").as_bytes())?;
+        }
+        b"end" if ending::keep(&stream)? => return Ok(()),
+        question if with(question, &mut stream)? => {}
+        _ => return Ok(()),
+    }
     drain(stream)
 }
 
@@ -222,14 +254,24 @@ fn drain(mut stream: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers a question about `connection`.
-pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut UnixStream) -> io::Result<()> {
+/// Answers a question about `connection`; see [`Respond`]. `changed` is called between an order that changes files and its answer.
+pub fn respond(
+    connection: &Connection,
+    question: &[u8],
+    stream: &mut UnixStream,
+    changed: &dyn Fn(),
+) -> io::Result<bool> {
+    if transfer::begin(question, stream, connection)? {
+        return Ok(false);
+    }
     let text = match question {
         b"locks" if connection.serves_locks() => format!("{OK}{}", connection.lock_table()),
         b"hot" if connection.serves_locks() => {
             format!(
                 "{OK}{}",
-                hot(&connection.superblock, HOT_MAX).map(|line| line + "\n").collect::<String>()
+                hot(&connection.superblock, HOT_MAX)
+                    .map(|file| stat::to_json(&file) + "\n")
+                    .collect::<String>()
             )
         }
         b"locks" | b"hot" => LOCKS_IN_KERNEL.into(),
@@ -237,17 +279,15 @@ pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut Uni
         b"content" => content(&connection.superblock),
         b"files" => format!("{OK}{}", files(&connection.superblock)),
         b"snapshots" => {
-            let answer = match connection.superblock.snapshots() {
-                Ok(names) => {
-                    let names = names.into_iter().flat_map(|name| [name, vec![0]].concat());
-                    OK.bytes().chain(names).collect::<Vec<u8>>()
-                }
+            let answer = match connection.superblock.list_snapshots() {
+                Ok(listed) => OK.bytes().chain(listed.iter().flat_map(snapshot_line)).collect::<Vec<u8>>(),
                 Err(errno) => error_line(question, errno).into_bytes(),
             };
-            return stream.write_all(&answer);
+            return stream.write_all(&answer).map(|()| true);
         }
-        order if faults::obey(order, stream, connection)? => return Ok(()),
-        _ => match obey(question, stream, connection)? {
+        b"scrub" => return scrub::obey(stream, &connection.superblock).map(|()| true),
+        order if faults::obey(order, stream, connection)? => return Ok(true),
+        _ => match obey(question, stream, connection)?.inspect(|_| changed()) {
             Some(Ok(())) => OK.into(),
             Some(Err(errno)) => error_line(question, errno),
             None => {
@@ -256,28 +296,25 @@ pub(crate) fn respond(connection: &Connection, question: &[u8], stream: &mut Uni
             }
         },
     };
-    stream.write_all(text.as_bytes())
+    stream.write_all(text.as_bytes()).map(|()| true)
+}
+
+/// A snapshot in an answer: its name and three numbers, each with a zero behind it. The first number is missing if unknown.
+fn snapshot_line(listed: &SnapshotInfo) -> Vec<u8> {
+    let SnapshotInfo { name, created, size: TreeSize { shared_bytes, private_bytes } } = listed;
+    let created = created.map_or_else(String::new, |created| created.sec.to_string());
+    [name, &b"\0"[..], format!("{created}\0{shared_bytes}\0{private_bytes}\0").as_bytes()].concat()
 }
 
 /// The answer to `question` that failed with `errno`.
 fn error_line(question: &[u8], errno: Errno) -> String {
     match (question, errno) {
-        (b"snapshots" | b"take-snapshot" | b"drop-snapshot", Errno::EACCES) => format!(
+        (b"snapshots" | b"take-snapshot" | b"drop-snapshot" | b"restore-snapshot", Errno::EACCES) => format!(
             "{errno}: {SNAPSHOTS} must belong to the owner of the mount's root, and nobody else may write to it: \
              move it away, or chown it and chmod go-w\n"
         ),
         _ => format!("{errno}\n"),
     }
-}
-
-/// Up to the first newline. Longer lines are cut off, and then known to nobody.
-fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    let mut byte = [0];
-    while line.len() < QUESTION_MAX && stream.read(&mut byte)? == 1 && byte[0] != b'\n' {
-        line.push(byte[0]);
-    }
-    Ok(line)
 }
 
 /// Does what `order` says, as the superuser: the client is root or serves the mount. `None` if that is no order.
@@ -294,30 +331,13 @@ fn obey(
         }),
         b"take-snapshot" => about(stream)?.and_then(|([], name)| superblock.take_snapshot(&name)),
         b"drop-snapshot" => about(stream)?.and_then(|([], name)| superblock.drop_snapshot(&name)),
+        b"restore-snapshot" => about_up_to(stream, (NAME_MAX + PATH_MAX) as u64)?.and_then(|([], text)| {
+            // The name ends at the first slash.
+            let end = text.iter().position(|byte| *byte == b'/').unwrap_or(text.len());
+            superblock.restore_snapshot(&text[..end], &text[end..])
+        }),
         _ => return Ok(None),
     }))
-}
-
-/// The object of an order: `N` numbers and a name, or another text.
-type About<const N: usize> = ([u64; N], Vec<u8>);
-
-/// Reads what an order is about.
-fn about<const N: usize>(stream: &mut UnixStream) -> io::Result<Result<About<N>, Errno>> {
-    about_up_to(stream, NAME_MAX as u64 + 1)
-}
-
-/// Reads the object of an order, whose text has up to `most` bytes; see [`about`].
-pub(super) fn about_up_to<const N: usize>(
-    stream: &mut UnixStream,
-    most: u64,
-) -> io::Result<Result<About<N>, Errno>> {
-    let line = String::from_utf8(read_line(stream)?).unwrap_or_default();
-    let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
-    let Some((&len, numbers)) = numbers.split_last() else { return Ok(Err(Errno::EINVAL)) };
-    let Ok(numbers) = numbers.try_into() else { return Ok(Err(Errno::EINVAL)) };
-    let mut name = vec![0; len.min(most) as usize];
-    stream.read_exact(&mut name)?;
-    Ok(Ok((numbers, name)))
 }
 
 /// A line for each descriptor of this process, as a user of the library: see [`library_files`](super::library_files).
@@ -325,12 +345,12 @@ fn files(superblock: &Superblock) -> String {
     let open = superblock.open_files();
     let paths = superblock.paths(open.iter().map(|file| file.ino));
     let mut lines = String::new();
-    for FileInUse { dev: _, ino, file_type, flags, position, holders } in open {
+    for FileInUse { ino, file_type, flags, position, holders, .. } in open {
         let (mode, flags) = (file_type.mode_bits(), flags.bits());
         // A name may be of several lines, an answer not.
         let path =
             paths.get(&ino).map_or("(deleted)".into(), |path| path.to_string_lossy().replace('\n', "\\n"));
-        for Holder { pid, uid, gid: _, fd } in holders {
+        for Holder { pid, uid, fd, .. } in holders {
             // Writing to a String cannot fail.
             let _ = writeln!(lines, "{pid} {uid} {fd} {ino} {mode:o} {flags:o} {position} {path}");
         }
@@ -385,7 +405,11 @@ mod tests {
         };
         assert_eq!(full.to_string(), "the control socket of this mount accepts nobody");
         // The server answers by its file.
-        if let Some(_server) = Server::start_with(device, Box::new(|_, stream| stream.write_all(b"ok\n"))) {
+        if let Some(_server) = Server::start_with(
+            device,
+            Box::new(|| true),
+            Box::new(|_, stream| stream.write_all(b"ok\n").map(|()| true)),
+        ) {
             let mut stream = UnixStream::connect(format!("/run/sluicefs/{}:{}", device.0, device.1))
                 .expect("the file is there");
             stream.write_all(b"stat\n").expect("it listens");
@@ -396,5 +420,18 @@ mod tests {
             assert!(!std::path::Path::new("/run").is_dir(), "there is a place for the file");
         }
         drop((squatter, crowd));
+    }
+
+    #[test]
+    fn a_mount_that_is_gone_is_not_mounted_though_another_has_its_number() {
+        let mounts = crate::mountinfo::read().expect("the table of mounts");
+        let device = mounts.first().expect("a root directory").device;
+        for is_there in [true, false] {
+            let server = Server::start_with(device, Box::new(move || is_there), Box::new(|_, _| Ok(true)));
+            let (asked, _) = UnixStream::pair().expect("descriptors");
+            // A pair is of one process.
+            assert_eq!(super::super::client::is_mounted(device, &asked), is_there);
+            drop(server.expect("nobody else has the name"));
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::abi::InHeader;
 use sluice_vfs::Cred;
 
 /// In the place of a user: the kernel does not tell.
-pub(crate) const NOT_TOLD: u32 = u32::MAX;
+pub const NOT_TOLD: u32 = u32::MAX;
 
 /// Whether the superuser makes the request. To be asked only where it matters: it may mean to read a file of `/proc`.
 pub(super) fn is_superuser(header: &InHeader) -> bool {

@@ -4,7 +4,8 @@ use super::xattr::CAPABILITY;
 use crate::abi::flags::{WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
-use crate::notify;
+use crate::event::Event;
+use crate::marks::is_marked_no_atime;
 use crate::reply::Reply;
 use sluice_sync::atomic::Ordering;
 use sluice_vfs::{Cred, Errno, FallocateMode, InodeRef, OpenFlags};
@@ -36,7 +37,7 @@ impl Connection {
         let bytes = arg.offset..arg.offset.saturating_add(arg.size.into());
         let inode = self.nodes.get_caching(header.nodeid, &bytes).ok_or(Errno::ESTALE)?;
         let noatime = OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::NOATIME);
-        let update_atime = self.options.updates_atime() && !noatime;
+        let update_atime = self.options.updates_atime() && !noatime && !is_marked_no_atime(header);
         reply.fill(arg.size as usize, |buffer| inode.read_at(arg.offset, buffer, update_atime))?;
         if self.options.strictatime && update_atime {
             inode.touch_atime_strictly();
@@ -68,16 +69,12 @@ impl Connection {
         }
         let append = opened.contains(OpenFlags::APPEND);
         let write = |cred: &Cred| -> Result<usize, Errno> {
-            Ok(if append && !from_cache && (self.is_guest() || self.nodes.is_changed(header.nodeid)) {
-                // The kernel chose the offset by the size that it knows, and somebody in process or another guest may have
+            Ok(if append && !from_cache && (self.has_peers() || self.nodes.is_changed(header.nodeid)) {
+                // The kernel chose the offset by the size that it knows, and somebody in process or another kernel may have
                 // changed the file since. The data go to the true end, and the kernel is told to forget what it believes.
                 let (offset, size) = inode.append(cred, data)?;
                 if offset != arg.offset {
-                    self.tell_later(notify::Event::Data {
-                        ino: inode.ino(),
-                        offset: offset.min(arg.offset),
-                        len: 0,
-                    });
+                    self.tell_later(Event::Data { ino: inode.ino(), offset: offset.min(arg.offset), len: 0 });
                 }
                 size
             } else if self.writes_back() && from_cache {
@@ -91,10 +88,15 @@ impl Connection {
                 inode.write_at(cred, arg.offset, data)?
             })
         };
-        if !from_cache && self.is_guest() {
+        if !from_cache && self.has_peers() {
             self.drop_capability(header, &inode)?;
         }
-        let size = self.clearing(header, &inode, kill, write)?;
+        let size = self.clearing(header, &inode, kill, write).inspect_err(|_| {
+            if from_cache && inode.is_read_only() {
+                // The kernel opened the file without asking, and other programs would read its page.
+                self.tell_later(Event::Data { ino: inode.ino(), offset: arg.offset, len: data.len() as u64 });
+            }
+        })?;
         // No more than `data.len()`, which came as a u32.
         reply.put(&abi::WriteOut { size: size as u32, padding: 0 });
         Ok(())

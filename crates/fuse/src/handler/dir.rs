@@ -4,6 +4,7 @@
 
 use crate::abi::{self, Dirent, EntryOut, InHeader, RECORD_ALIGN};
 use crate::connection::Connection;
+use crate::marks::is_marked_no_atime;
 use crate::reply::Reply;
 use sluice_vfs::{Errno, InodeRef};
 use zerocopy::FromZeros;
@@ -22,7 +23,8 @@ impl Connection {
         self.nodes.mark_told(header.nodeid);
         let size = (arg.size as usize).min(SIZE_MAX);
         let mut full = false;
-        dir.read_dir(arg.offset, self.options.updates_dir_atime(), &mut |entry| {
+        let update_atime = self.options.updates_dir_atime() && !is_marked_no_atime(header);
+        dir.read_dir(arg.offset, update_atime, &mut |entry| {
             let record = size_of::<Dirent>() + entry.name.len();
             if reply.len() + record.next_multiple_of(RECORD_ALIGN) > size {
                 full = true;
@@ -47,7 +49,8 @@ impl Connection {
         let mut full = false;
         // The visitor must not call back into the file system, so attributes are filled in afterwards.
         let mut found: Vec<(usize, InodeRef)> = Vec::new();
-        dir.read_dir(arg.offset, self.options.updates_dir_atime(), &mut |entry| {
+        let update_atime = self.options.updates_dir_atime() && !is_marked_no_atime(header);
+        dir.read_dir(arg.offset, update_atime, &mut |entry| {
             let record = size_of::<EntryOut>() + size_of::<Dirent>() + entry.name.len();
             if reply.len() + record.next_multiple_of(RECORD_ALIGN) > size {
                 full = true;

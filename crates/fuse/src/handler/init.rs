@@ -1,7 +1,7 @@
 //! INIT: what the kernel offers and what this crate takes.
 
 use crate::abi::{self, InitFlags};
-use crate::connection::Connection;
+use crate::connection::{Connection, Negotiated};
 use crate::reply::Reply;
 use crate::transport::uring::PAYLOAD_MIN;
 use crate::{CheckMode, Transport};
@@ -32,7 +32,7 @@ const CONGESTION_THRESHOLD: u16 = 96;
 /// without a name, which it later takes for one that is stale; overlayfs opens its layers by handles. Never taken: `ATOMIC_O_TRUNC`, which
 /// loses truncations together with messageless opens, and `ASYNC_DIO` (the kernel drops cached pages before an
 /// asynchronous direct write and not after it: a reader that came between kept the old bytes for ever), and `DIRECT_IO_ALLOW_MMAP`: a
-/// guest that goes past its page cache must not map the file shared.
+/// kernel that goes past its page cache, as one of several may have to, must not map the file shared.
 const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
     .union(InitFlags::ASYNC_READ)
     .union(InitFlags::BIG_WRITES)
@@ -52,21 +52,6 @@ const WANTED: InitFlags = InitFlags::PARALLEL_DIROPS
 
 /// Further features of a mount that serves locks.
 const LOCKS: InitFlags = InitFlags::POSIX_LOCKS.union(InitFlags::FLOCK_LOCKS);
-
-/// The result of INIT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Negotiated {
-    /// The kernel opens files without a message once OPEN was answered with ENOSYS.
-    pub(crate) no_open: bool,
-    /// The same for directories.
-    pub(crate) no_opendir: bool,
-    /// The kernel collects writes, and keeps size, mtime and ctime of regular files.
-    pub(crate) writeback: bool,
-    /// Requests come over io_uring once every queue is open.
-    pub(crate) uring: bool,
-    /// The kernel can be told to look a name up again that it keeps.
-    pub(crate) expires_names: bool,
-}
 
 impl Connection {
     pub(super) fn init(&self, arg: &abi::InitIn, reply: &mut Reply) -> Result<(), Errno> {

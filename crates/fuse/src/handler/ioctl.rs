@@ -6,7 +6,7 @@
 use crate::abi::flags::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
-use crate::notify;
+use crate::event::Event;
 use crate::reply::Reply;
 use sluice_vfs::{Errno, FileType, InodeFlags};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -72,7 +72,7 @@ impl Connection {
         let inode = self.node(header.nodeid)?;
         inode.set_flags(&self.cred(header), flags.ok_or(Errno::EOPNOTSUPP)?)?;
         // The kernel does not expect that the time of change moves.
-        self.tell_later(notify::Event::Attributes { ino: inode.ino() });
+        self.tell_later(Event::Attributes { ino: inode.ino() });
         Ok(())
     }
 }

@@ -9,20 +9,13 @@
 
 use crate::abi::flags::FOPEN_DIRECT_IO;
 use crate::abi::{self, ROOT_ID};
-use crate::connection::Connection;
+use crate::connection::{Connection, LockFile};
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
 use crate::{MountError, MountOptions};
 use sluice_locks::{LockEntry, proc_locks};
 use sluice_sync::Arc;
 use sluice_vfs::{Cred, Errno, NewInode, NewKind};
-
-/// Where the lock file is. All *immutable*
-pub(crate) struct LockFile {
-    /// Its name in the root.
-    name: Vec<u8>,
-    nodeid: u64,
-}
 
 impl Connection {
     /// Makes the lock file, if the options name one.

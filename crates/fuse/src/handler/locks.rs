@@ -19,37 +19,18 @@
 //! | a signal that is caught | INTERRUPT | the withdrawal | the withdrawal |
 //! | the connection is aborted, or the last worker ends | nothing | `Connection::close` | likewise |
 
-use super::Disposition;
 use crate::abi::flags::{F_RDLCK, F_UNLCK, F_WRLCK, LK_FLOCK};
 use crate::abi::{self, FileLock, InHeader, LkIn};
 use crate::blocked_call::{self, FileOfMount};
 use crate::connection::Connection;
 use crate::handles::{Handles, Noted};
 use crate::parked::Withdrawal;
-use crate::reply::Reply;
+use crate::reply::{Disposition, Reply};
+use crate::request::{Ask, LockRequest};
 use sluice_locks::{Detection, Kind, LockError, Owner, Range, RangeLock, RangeRequest, Submitted};
 use sluice_vfs::{Errno, InodeRef};
 
 type LockCallback = Box<dyn FnOnce(Result<(), LockError>) + Send>;
-
-/// A lock request.
-#[derive(Clone, Copy)]
-pub(crate) struct LockRequest {
-    pub(crate) header: InHeader,
-    pub(crate) ask: Ask,
-    pub(crate) arg: LkIn,
-}
-
-/// The kind of a lock request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ask {
-    /// GETLK: what is in the way.
-    Test,
-    /// SETLK: the lock, now or not at all.
-    Try,
-    /// SETLKW: the lock.
-    Wait,
-}
 
 /// The outcome of a look at the locks of a file.
 enum LockLook {
@@ -74,10 +55,10 @@ impl Connection {
         });
         if matches!(served, Ok(Disposition::Done(Ok(()))))
             && request.takes_lock()
-            && let (Some(seat), Ok(inode)) = (self.seat.get(), self.node(request.header.nodeid))
-            && let Some(serial) = seat.delegate(inode.ino())
+            && let (Some(coherence), Ok(inode)) = (self.coherence.get(), self.node(request.header.nodeid))
+            && let Some(serial) = coherence.delegate(inode.ino())
         {
-            // The relay takes it off.
+            // For whoever serves the kernel, who takes it off.
             reply.put(&serial);
         }
         served.unwrap_or_else(|errno| Disposition::Done(Err(errno)))
@@ -231,7 +212,7 @@ fn keep(handles: &Handles, dev: u64, inode: &InodeRef, request: &LockRequest) ->
     let file = FileOfMount { dev, ino: inode.ino() };
     if note(handles, inode, &request.arg)? == Noted::Open
         || request.is_flock()
-        // A guest's processes are not visible here. The owner may still have another descriptor.
+        // The processes of a mount elsewhere are not visible here. The owner may still have another descriptor.
         || dev == 0
         || blocked_call::still_has_open(request.header.pid, file)
     {
@@ -245,7 +226,7 @@ fn keep(handles: &Handles, dev: u64, inode: &InodeRef, request: &LockRequest) ->
 ///
 /// # Errors
 /// Another owner has it, or the handle is unknown.
-pub(crate) fn set_again(handles: &Handles, inode: &InodeRef, arg: &LkIn) -> Result<(), Errno> {
+pub fn set_again(handles: &Handles, inode: &InodeRef, arg: &LkIn) -> Result<(), Errno> {
     if arg.lk_flags & LK_FLOCK != 0 {
         inode.locks().set_flock(arg.owner, pid_of(arg), kind_of(arg.lk.lock_type)?)?;
     } else {

@@ -3,6 +3,7 @@
 use super::{FOREVER, entry_of};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
+use crate::marks::is_marked_no_atime;
 use crate::reply::Reply;
 use sluice_vfs::{Errno, FileType, InodeRef, NewInode, NewKind, RenameFlags};
 use zerocopy::FromZeros;
@@ -68,7 +69,7 @@ impl Connection {
             Errno::EEXIST if regular => Errno::ESTALE,
             other => other,
         })?;
-        self.put_told(header, None, reply);
+        self.names_changed(header, None, reply);
         Ok(())
     }
 
@@ -80,9 +81,8 @@ impl Connection {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let new = NewInode { kind: NewKind::Directory, mode: arg.mode & 0o7777, umask: arg.umask };
-        let _making = self.making();
         let made = self.make(header, name, &new, reply)?;
-        self.put_told(header, Some(made.ino()), reply);
+        self.names_changed(header, Some(made.ino()), reply);
         Ok(())
     }
 
@@ -95,12 +95,13 @@ impl Connection {
     ) -> Result<(), Errno> {
         let new = NewInode { kind: NewKind::Symlink(target), mode: 0o777, umask: 0 };
         self.make(header, name, &new, reply)?;
-        self.put_told(header, None, reply);
+        self.names_changed(header, None, reply);
         Ok(())
     }
 
     pub(super) fn readlink(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
-        reply.put_bytes(&self.node(header.nodeid)?.read_link(self.options.updates_atime())?);
+        let update_atime = self.options.updates_atime() && !is_marked_no_atime(header);
+        reply.put_bytes(&self.node(header.nodeid)?.read_link(update_atime)?);
         Ok(())
     }
 
@@ -114,19 +115,19 @@ impl Connection {
         let (dir, target) = (self.node(header.nodeid)?, self.node(oldnodeid)?);
         dir.link(&self.cred(header), name, &target)?;
         reply.put(&self.entry(&target));
-        self.put_told(header, None, reply);
+        self.names_changed(header, None, reply);
         Ok(())
     }
 
     pub(super) fn unlink(&self, header: &InHeader, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
         self.node(header.nodeid)?.unlink(&self.cred(header), name)?;
-        self.put_told(header, None, reply);
+        self.names_changed(header, None, reply);
         Ok(())
     }
 
     pub(super) fn rmdir(&self, header: &InHeader, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
         self.node(header.nodeid)?.rmdir(&self.cred(header), name)?;
-        self.put_told(header, None, reply);
+        self.names_changed(header, None, reply);
         Ok(())
     }
 
@@ -142,7 +143,7 @@ impl Connection {
         let flags = RenameFlags::from_bits_retain(flags);
         let (dir, newdir) = (self.node(header.nodeid)?, self.node(newdir)?);
         dir.rename(&self.cred(header), old, &newdir, new, flags)?;
-        self.put_told(header, None, reply);
+        self.names_changed(header, None, reply);
         Ok(())
     }
 
@@ -166,8 +167,8 @@ impl Connection {
     pub(super) fn entry(&self, inode: &InodeRef) -> abi::EntryOut {
         let nodeid = self.nodes.remember(inode);
         self.mark_told(nodeid);
-        if let Some(seat) = self.seat.get() {
-            seat.found(self, inode);
+        if let Some(coherence) = self.coherence.get() {
+            coherence.found(self, inode);
         }
         entry_of(nodeid, self.nodes.generation(inode), &self.stat(inode))
     }

@@ -16,55 +16,37 @@
 //! invalidates what they touch.
 
 mod attr;
-mod caller;
+pub(crate) mod caller;
 mod data;
 mod dir;
 mod init;
 mod ioctl;
 mod lock_file;
-mod locks;
+pub(crate) mod locks;
 mod lookup;
 mod open;
 mod second_look;
 #[cfg(test)]
 mod tests;
-mod turns;
-mod write_back;
+pub(crate) mod turns;
+pub(crate) mod write_back;
 mod xattr;
 
 use crate::abi::flags::WRITE_CACHE;
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
-use crate::guest::{is_marked_synchronous, is_noted};
-use crate::reply::Reply;
-use crate::request::{Operation, Request};
-use locks::{Ask, LockRequest};
+use crate::marks::{is_marked_synchronous, is_noted};
+use crate::reply::{Disposition, Reply};
+use crate::request::{Ask, LockRequest, Operation, Request};
 use sluice_vfs::{Caps, Cred, Errno, FileType, Inode, InodeRef, OpenFlags, Stat, Timestamp};
 use zerocopy::FromZeros;
 
-pub(crate) use caller::NOT_TOLD;
-pub(crate) use init::Negotiated;
-pub(crate) use lock_file::LockFile;
-pub(crate) use locks::set_again as set_lock_again;
 pub(crate) use second_look::SecondLooks;
 pub(crate) use turns::{Releasing, Turns, pause};
-pub(crate) use write_back::{Seek, start as start_seeks};
+pub(crate) use write_back::start as start_seeks;
 
 /// How long the kernel may keep names and attributes, in seconds: for ever, as far as it can count.
-pub(crate) const FOREVER: u64 = i64::MAX.cast_unsigned();
-
-/// The outcome of a request.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Disposition {
-    /// Served: answer with the body, or with the error.
-    Done(Result<(), Errno>),
-    /// Served, and not to be answered.
-    NoReply,
-    /// Waits for a lock, or for earlier requests; will be answered later.
-    Parked,
-    /// Waits for the kernel's pages.
-    Seek(Seek),
-}
+pub const FOREVER: u64 = i64::MAX.cast_unsigned();
 
 impl Connection {
     /// Serves `request`, and makes durable what the caller may rely on when it has the answer.
@@ -80,11 +62,11 @@ impl Connection {
     }
 
     /// Whether a request is to be durable when it is answered: any change of a synchronous mount; a write with `O_DSYNC`. Where the page
-    /// cache is in use the kernel asks for that itself. A guest's kernel goes past it when a file is opened to append.
+    /// cache is in use the kernel asks for that itself. One of several kernels goes past it when a file is opened to append.
     fn is_synchronous(&self, request: &Request<'_>) -> bool {
         match request.operation {
             Operation::Write { arg, .. } => {
-                self.is_guest()
+                self.has_peers()
                     && arg.write_flags & WRITE_CACHE == 0
                     && OpenFlags::from_bits_retain(arg.flags).contains(OpenFlags::DSYNC)
             }
@@ -173,8 +155,8 @@ impl Connection {
     }
 
     /// True when this is one of several kernels, each of which caches without asking.
-    fn is_guest(&self) -> bool {
-        self.seat.get().is_some()
+    fn has_peers(&self) -> bool {
+        self.coherence.get().is_some()
     }
 
     /// The attributes of `inode`, as the kernel is told them.
@@ -233,7 +215,7 @@ impl Connection {
 }
 
 /// The attributes of an inode as the kernel wants them.
-pub(crate) fn attr_of(stat: &Stat) -> abi::Attr {
+pub fn attr_of(stat: &Stat) -> abi::Attr {
     let (atime, atimensec) = time_of(stat.atime);
     let (mtime, mtimensec) = time_of(stat.mtime);
     let (ctime, ctimensec) = time_of(stat.ctime);

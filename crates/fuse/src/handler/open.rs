@@ -59,7 +59,7 @@ impl Connection {
         };
         reply.put(&self.entry(&inode));
         reply.put(&self.open_out(inode, arg.flags));
-        self.put_told(header, None, reply);
+        self.names_changed(header, None, reply);
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl Connection {
     ///
     /// # Errors
     /// The inode is gone: `ESTALE` if any will do, as the kernel tries again then; else `EIO`, as one was made.
-    pub(crate) fn made_before(
+    pub fn made_before(
         &self,
         header: &InHeader,
         name: &[u8],
@@ -158,15 +158,15 @@ impl Connection {
 
     pub(super) fn release(&self, arg: &abi::ReleaseIn) -> Result<(), Errno> {
         let closed = self.handles.release(arg.fh);
-        if let (Some(ino), Some(seat)) = (closed, self.seat.get()) {
-            seat.closed(ino, may_map(arg.fh));
+        if let (Some(ino), Some(coherence)) = (closed, self.coherence.get()) {
+            coherence.closed(ino, may_map(arg.fh));
         }
         Ok(())
     }
 
-    /// Whether this kernel may map a file that it has opened, and no other guest's.
-    pub(crate) fn may_map(&self, inode: &InodeRef) -> bool {
-        self.seat.get().is_none_or(|seat| seat.claim_mapping(inode.ino()))
+    /// Whether this kernel may map a file that it has opened. Of several one may.
+    pub fn may_map(&self, inode: &InodeRef) -> bool {
+        self.coherence.get().is_none_or(|coherence| coherence.claim_mapping(inode.ino()))
     }
 
     fn opens_without_message(&self) -> bool {
@@ -174,13 +174,13 @@ impl Connection {
     }
 
     fn open_out(&self, inode: InodeRef, flags: u32) -> abi::OpenOut {
-        let Some(seat) = self.seat.get() else {
+        let Some(coherence) = self.coherence.get() else {
             let fh = if self.serves_locks() { self.handles.open(inode) } else { 0 };
             return abi::OpenOut { fh, open_flags: FOPEN_KEEP_CACHE, padding: 0 };
         };
         let flags = OpenFlags::from_bits_retain(flags);
-        seat.opened(self, inode.ino());
-        // A guest's append goes to the true end, which its kernel may not know: the kernel must not put the bytes into
+        coherence.opened(self, inode.ino());
+        // An append goes to the true end, which one of several kernels may not know: it must not put the bytes into
         // a page.
         let appends = flags.contains(OpenFlags::APPEND);
         // For a shared mapping that can be stored into.

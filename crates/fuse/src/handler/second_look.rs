@@ -1,8 +1,8 @@
 //! Second looks: lock requests that are refused only when everything read before them is served; see `turns`.
 
-use super::locks::LockRequest;
 use super::turns::Earlier;
 use crate::lock_class::SECOND_LOOKS;
+use crate::request::LockRequest;
 use sluice_sync::Mutex;
 use sluice_sync::atomic::{AtomicUsize, Ordering};
 use std::mem;

@@ -15,7 +15,7 @@ use sluice_vfs::{Fs, OpenFlags, Options, Superblock};
 use std::io;
 use zerocopy::IntoBytes;
 
-/// The device number of the mount; a guest has none.
+/// The device number of the mount.
 const DEV: u64 = 99;
 
 /// Keeps what was sent.
@@ -49,7 +49,7 @@ fn connection(locks: LockMode) -> Looked {
 }
 
 fn connection_with(options: MountOptions) -> Looked {
-    let superblock = Superblock::new(Options { size_limit: Some(4 << 20), ..Options::default() });
+    let superblock = Superblock::new(Options::default().size_limit(4 << 20));
     let fs = Fs::with_superblock(superblock.clone());
     fs.create_dir_all("/a/b").expect("the tree is empty");
     fs.write("/a/f", "contents").expect("the name is free");

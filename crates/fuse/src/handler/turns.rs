@@ -28,7 +28,6 @@
 //! other worker that asks the kernel: while one client is at work there is none.
 
 use crate::abi::opcode;
-use crate::connection::Connection;
 use crate::lock_class::TURNS;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
@@ -91,6 +90,11 @@ impl Turns {
         worker
     }
 
+    /// A RELEASE was read that another thread serves.
+    pub(crate) fn releasing(self: &Arc<Self>) -> Releasing {
+        Releasing { turns: self.clone(), worker: self.add(RELEASES, 0, None) }
+    }
+
     fn end(&self, ended: &Arc<WorkerStage>) {
         ended.enter(STANDS_BY);
         self.0.lock().retain(|worker| !Arc::ptr_eq(worker, ended));
@@ -129,21 +133,14 @@ impl Drop for Turn<'_> {
 }
 
 /// A RELEASE that one thread has read and another serves, from the one to the end of the other.
-pub(crate) struct Releasing {
-    connection: Arc<Connection>,
+pub struct Releasing {
+    turns: Arc<Turns>,
     worker: Arc<WorkerStage>,
-}
-
-impl Releasing {
-    /// It was read.
-    pub(crate) fn new(connection: &Arc<Connection>) -> Releasing {
-        Releasing { connection: connection.clone(), worker: connection.turns.add(RELEASES, 0, None) }
-    }
 }
 
 impl Drop for Releasing {
     fn drop(&mut self) {
-        self.connection.turns.end(&self.worker);
+        self.turns.end(&self.worker);
     }
 }
 

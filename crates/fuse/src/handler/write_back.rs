@@ -19,12 +19,11 @@
 //! GETATTR waits for nothing of the kind. A file that seems to be all hole shows one block of 512 bytes while the kernel may
 //! have a page of it, so that programs which look at `st_blocks` do not take it for empty.
 
-use super::Disposition;
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
+use crate::event::Event;
 use crate::nodes::Noted;
-use crate::notify::Event;
-use crate::reply::Reply;
+use crate::reply::{Disposition, Reply, Seek};
 use crate::transport::{Channel, Replier};
 use sluice_sync::mpsc::RecvTimeoutError;
 use sluice_sync::thread::Builder;
@@ -40,14 +39,6 @@ const SEEK_HOLE: u32 = 4;
 /// How long after a seek the times move because of what was written back for it: as long as the kernel by itself waits
 /// before it writes a page back.
 const TIMES_AFTER: Duration = Duration::from_secs(30);
-
-/// An LSEEK that waits for the kernel's pages.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seek {
-    header: InHeader,
-    offset: u64,
-    whence: Whence,
-}
 
 /// Why a seek is not answered at once.
 enum Delay {
@@ -135,7 +126,7 @@ impl Connection {
     }
 
     /// Answers `seek` without the kernel's pages: all that follows is said to be data.
-    pub(crate) fn seek_at_once<'r>(&self, seek: &Seek, reply: &'r mut Reply) -> &'r [u8] {
+    pub fn seek_at_once<'r>(&self, seek: &Seek, reply: &'r mut Reply) -> &'r [u8] {
         reply.clear();
         match self.take_for_data(seek) {
             Ok(offset) => {

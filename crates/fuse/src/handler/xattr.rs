@@ -5,7 +5,7 @@ use crate::CheckMode;
 use crate::abi::flags::SETXATTR_ACL_KILL_SGID;
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
-use crate::notify::Event;
+use crate::event::Event;
 use crate::reply::Reply;
 use sluice_vfs::{Errno, SetAttr, XattrFlags};
 

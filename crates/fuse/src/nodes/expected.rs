@@ -26,11 +26,7 @@ pub(super) enum KnownNode {
 impl Nodes {
     /// The kernel has `lookups` of `nodeid`, which has this `generation`. The inode is looked up in `superblock` at its
     /// first use. To be called before requests are served.
-    pub(crate) fn expect(
-        &self,
-        (nodeid, generation, lookups): (u64, u64, u64),
-        superblock: &Arc<Superblock>,
-    ) {
+    pub fn expect(&self, (nodeid, generation, lookups): (u64, u64, u64), superblock: &Arc<Superblock>) {
         if nodeid != ROOT_ID {
             self.superblock.get_or_init(|| superblock.clone());
             let mut shard = self.shard(nodeid).lock();
@@ -80,7 +76,7 @@ impl Nodes {
     }
 
     /// The inode called `nodeid`, if the table knows it already.
-    pub(crate) fn get_known(&self, nodeid: u64) -> Option<InodeRef> {
+    pub fn get_known(&self, nodeid: u64) -> Option<InodeRef> {
         self.shard(nodeid).lock().get(&nodeid)?.inode().cloned()
     }
 }

@@ -59,7 +59,7 @@ const LATE_MOST: u32 = 16;
 const STAT_CPU: usize = 36;
 
 /// The workers of a mount that read the classic device.
-pub(crate) struct Crew {
+pub struct Crew {
     /// The number of workers that read side by side when none is held up. *immutable*
     readers: usize,
     /// The number of the worker that reads, [`SEVERAL`] or [`NOBODY`]. *atomic (no label: SeqCst)*, written under `standby`
@@ -90,7 +90,7 @@ struct Standby {
 }
 
 /// A worker's part in a [`Crew`], until it is dropped.
-pub(crate) struct Member<'a> {
+pub struct Member<'a> {
     crew: &'a Crew,
     /// *immutable*
     number: usize,
@@ -130,7 +130,7 @@ impl ReaderStages {
 
 impl Crew {
     /// The crew of a mount where up to `readers` workers read side by side.
-    pub(crate) fn new(readers: usize) -> Crew {
+    pub fn new(readers: usize) -> Crew {
         Crew {
             readers,
             reading: AtomicUsize::new(readers),
@@ -146,12 +146,12 @@ impl Crew {
     }
 
     /// The number of workers that join, including the spares.
-    pub(crate) fn workers(&self) -> usize {
+    pub fn workers(&self) -> usize {
         self.stages.len()
     }
 
     /// The calling thread is one of the workers from now on.
-    pub(crate) fn join(&self) -> Member<'_> {
+    pub fn join(&self) -> Member<'_> {
         let mut standby = self.standby.lock();
         let number = standby.joined;
         standby.joined += 1;
@@ -212,7 +212,7 @@ impl Crew {
 
 impl Member<'_> {
     /// Whether the worker may read at once.
-    pub(crate) fn is_to_read(&self) -> bool {
+    pub fn is_to_read(&self) -> bool {
         let crew = self.crew;
         match crew.reader.load(Ordering::SeqCst) {
             SEVERAL => self.number < crew.reading.load(Ordering::SeqCst) && self.cpu.is_none(),
@@ -221,7 +221,7 @@ impl Member<'_> {
     }
 
     /// Waits until the worker is to read.
-    pub(crate) fn await_turn(&mut self) {
+    pub fn await_turn(&mut self) {
         if self.crew.reader.load(Ordering::SeqCst) != self.number {
             self.leave_cpu();
             self.stand_by();
@@ -229,7 +229,7 @@ impl Member<'_> {
     }
 
     /// The worker has read a request of `client`, a thread's number or 0, and serves it with `serve`.
-    pub(crate) fn during(&mut self, client: u32, serve: impl FnOnce()) {
+    pub fn during(&mut self, client: u32, serve: impl FnOnce()) {
         let stage = &self.crew.stages[self.number];
         stage.fetch_add(1, Ordering::SeqCst);
         self.late += u32::from(self.served.elapsed() >= LATE);

@@ -21,14 +21,15 @@ const GATHER: Duration = Duration::from_millis(1);
 
 /// The largest part of a WRITE message that is not data, with room to spare. The kernel refuses to deliver
 /// anything into a buffer smaller than this and `max_write` together.
-pub(crate) const HEADROOM: usize = 4096;
+pub const HEADROOM: usize = 4096;
 
 /// An open `/dev/fuse` that belongs to a mount.
 #[derive(Debug)]
-pub(crate) struct DevFuse(OwnedFd);
+pub struct DevFuse(OwnedFd);
 
 impl DevFuse {
-    pub(crate) fn new(device: OwnedFd) -> DevFuse {
+    /// For `device`, which is mounted.
+    pub fn new(device: OwnedFd) -> DevFuse {
         DevFuse(device)
     }
 
@@ -36,7 +37,7 @@ impl DevFuse {
     ///
     /// # Errors
     /// Errors that no retry would cure.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             return match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(len) => Ok(Some(len)),
@@ -49,7 +50,7 @@ impl DevFuse {
     }
 
     /// Whether the mount still exists, here or in another mount namespace.
-    pub(crate) fn is_connected(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         let mut device = [PollFd::new(&self.0, PollFlags::empty())];
         // Without a wait it cannot fail.
         let _ = poll(&mut device, Some(&Timespec::default()));

@@ -18,7 +18,7 @@ use sluice_vfs::Errno;
 use std::io;
 
 /// Where messages to the kernel go.
-pub(crate) trait Channel: Send + Sync {
+pub trait Channel: Send + Sync {
     /// Sends one whole message.
     ///
     /// # Errors

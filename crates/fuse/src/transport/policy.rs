@@ -54,7 +54,7 @@ pub(crate) fn choose(options: &MountOptions, waits: bool, kernel: InKernel) -> R
             "not together with locks=sluice, whose waiting requests would hold the ring: leave one of the two out"
         }
         (_, false, _) => {
-            "only in a process that does nothing else, because one that uses its own mount could not be ended: use `sluice mount`"
+            "only in a process that does nothing else and says so with `dedicated`: a process that uses its own mount could not be ended"
         }
         (_, _, InKernel::Off) => {
             "the kernel has it switched off: as root, `echo Y > /sys/module/fuse/parameters/enable_uring`; for good, boot with fuse.enable_uring=1"
@@ -106,7 +106,7 @@ impl Scheduling {
 }
 
 /// Schedules the calling thread, which serves a mount with this [`MountOptions::own_session`], behind its clients where that is good.
-pub(crate) fn give_way(own_session: bool) {
+pub fn give_way(own_session: bool) {
     if Scheduling::here(own_session).may_give_way() {
         // If it cannot be, its clients bounce between CPUs; they are served all the same.
         let _ = schedule::behind_all_others();
@@ -168,7 +168,7 @@ mod tests {
     fn a_ring_that_cannot_be_is_refused_with_a_cure_or_left_out_silently() {
         let cases = [
             (LockMode::Sluice, true, InKernel::On, "locks=sluice"),
-            (LockMode::Kernel, false, InKernel::On, "`sluice mount`"),
+            (LockMode::Kernel, false, InKernel::On, "`dedicated`"),
             (LockMode::Kernel, true, InKernel::Off, "echo Y"),
             (LockMode::Kernel, true, InKernel::Absent, "6.14"),
         ];

@@ -5,7 +5,7 @@ use super::cases::CaseState;
 use super::run::machine;
 use super::stage::{CallAnswer, Stage};
 use crate::simulated_fs::On;
-use crate::stats::Chance;
+use sluice_sync::random::Random;
 use sluice_vfs_sim::Errno;
 use std::cell::RefCell;
 use std::fmt;
@@ -70,8 +70,8 @@ impl History {
     /// # Errors
     /// Text, if the state cannot be made or the machine gets stuck.
     pub(super) fn record(seed: u64) -> Result<History, String> {
-        let mut chance = Chance(seed);
-        let (paths, programs) = draw_programs(&mut chance);
+        let mut random = Random::new(seed);
+        let (paths, programs) = draw_programs(&mut random);
         let walks_before = if seed.is_multiple_of(2) { WALKS_BEFORE } else { 0 };
         let machine = machine().jitter(true).seed(seed);
         let stage = machine.prepare(programs.len(), || Stage::set_up(CaseState::Apart, On::Ram))?;
@@ -114,18 +114,18 @@ fn process_of(cpu: usize) -> usize {
 type Program = Vec<(u64, Call)>;
 
 /// The paths that calls name, and a program for each CPU.
-fn draw_programs(chance: &mut Chance) -> (Vec<&'static str>, Vec<Program>) {
-    let paths: Vec<&'static str> = (0..PATHS_OF_A_HISTORY).map(|_| pick(chance, PATHS)).collect();
-    let cpus = between(chance, CPUS_MIN, CPUS_MAX) as usize;
+fn draw_programs(random: &mut Random) -> (Vec<&'static str>, Vec<Program>) {
+    let paths: Vec<&'static str> = (0..PATHS_OF_A_HISTORY).map(|_| random.pick(PATHS)).collect();
+    let cpus = random.between(CPUS_MIN, CPUS_MAX) as usize;
     let programs = (0..cpus).map(|cpu| {
         let mut program = Program::new();
-        for _ in 0..between(chance, CALLS_MIN, CALLS_MAX) {
-            let call = draw_call(chance, &paths, cpu < 2);
+        for _ in 0..random.between(CALLS_MIN, CALLS_MAX) {
+            let call = draw_call(random, &paths, cpu < 2);
             // A directory is read from its beginning only once.
             let again =
                 matches!(call, Call::Readdir(..)) && program.iter().any(|(_, earlier)| *earlier == call);
             if !again {
-                program.push((between(chance, 0, PAUSE_MAX), call));
+                program.push((random.between(0, PAUSE_MAX), call));
             }
         }
         program
@@ -134,9 +134,9 @@ fn draw_programs(chance: &mut Chance) -> (Vec<&'static str>, Vec<Program>) {
     (paths, programs)
 }
 
-fn draw_call(chance: &mut Chance, paths: &[&'static str], descriptors: bool) -> Call {
-    let (path, other) = (pick(chance, paths), pick(chance, paths));
-    match between(chance, 0, if descriptors { 14 } else { 10 }) {
+fn draw_call(random: &mut Random, paths: &[&'static str], descriptors: bool) -> Call {
+    let (path, other) = (random.pick(paths), random.pick(paths));
+    match random.between(0, if descriptors { 14 } else { 10 }) {
         0 | 1 => Call::Rename(path, other),
         2 => Call::Link(path, other),
         3 | 4 => Call::Unlink(path),
@@ -149,15 +149,6 @@ fn draw_call(chance: &mut Chance, paths: &[&'static str], descriptors: bool) -> 
         11 => Call::Open(path, CREATE),
         12 => Call::Open(path, How { exclusive: false, ..CREATE }),
         13 => Call::Open(path, READ),
-        _ => Call::Readdir(pick(chance, &[4, 5]), 64),
+        _ => Call::Readdir(random.pick(&[4, 5]), 64),
     }
-}
-
-fn pick<T: Copy>(chance: &mut Chance, from: &[T]) -> T {
-    from[between(chance, 0, from.len() as u64 - 1) as usize]
-}
-
-/// A number from `low` to `high`.
-fn between(chance: &mut Chance, low: u64, high: u64) -> u64 {
-    low + chance.next() % (high - low + 1)
 }

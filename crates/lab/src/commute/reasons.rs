@@ -91,19 +91,19 @@ const KNOWN: &[Known] = &[
     },
     Known {
         calls: &["creat", "mkdir", "symlink", "link", "rename"],
-        owner: "sync/src/chains/mod.rs",
+        owner: "sync/src/tables/chains/mod.rs",
         field: "",
         why: "a directory gets the table of its names with the first one, on the line that walks across it read",
     },
     Known {
         calls: &["rename"],
-        owner: "sync/src/chains",
+        owner: "sync/src/tables/chains",
         field: "",
         why: "a name that moves within a directory, or gives way, changes buckets that a call which asks for the sum adds up",
     },
     Known {
         calls: &["rename"],
-        owner: "sync/src/name_table",
+        owner: "sync/src/tables/name_table",
         field: "",
         why: "a name that gives way to another says so in its entry, which a lookup of it reads",
     },
@@ -115,7 +115,7 @@ const KNOWN: &[Known] = &[
     },
     Known {
         calls: &[],
-        owner: "sync/src/refcache",
+        owner: "sync/src/epoch/refcache",
         field: "",
         why: "two objects share a place in a CPU's cache of references, by chance of their addresses",
     },

@@ -213,7 +213,7 @@ impl Stage {
         }
         let listed = self.helpers[0].fs().read_dir(if path.is_empty() { "/" } else { path });
         let helpers = if path.is_empty() { self.helpers.len() } else { 0 };
-        if !listed.is_ok_and(|entries| entries.len() == names.len() + helpers) {
+        if !listed.is_ok_and(|entries| entries.count() == names.len() + helpers) {
             found.push(format!("{path}/ does not list {:?}", names.keys()));
         }
     }

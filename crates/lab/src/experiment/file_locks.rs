@@ -11,7 +11,7 @@ use super::file_locks_on_host;
 use super::native;
 use super::verdict::Verdict;
 use super::{ExperimentSession, Findings};
-use crate::history::file_lock_tasks::{Design, Form, Run, Tasks};
+use crate::history::file_lock_tasks::{Design, Form, HERDS, Run, TASKS, TESTS, Tasks};
 use crate::history::{file_locks_2012::FileLocks2012, file_locks_2013::FileLocks2013};
 use crate::row::{Origin, Row};
 use crate::stats::median;
@@ -27,25 +27,14 @@ use std::pin::pin;
 use std::task::{Context, Wake, Waker};
 
 const SEEDS: &[u64] = &[7, 8, 9];
-/// Tasks of the source's tests.
-pub(super) const TASKS: usize = 128;
 /// Ours alone, where the source had no machine.
 const LARGE: (&str, &[usize]) = ("milan-2s", &[1, 64, 128, 256]);
 const PLACES: &[(&str, &[usize])] = &[("uma-2", &[1, 2]), ("opteron-32", &[1, 2, 4, 8, 16, 32])];
 const HERD: (&str, usize) = ("opteron-32", 32);
-pub(super) const HERDS: &[usize] = &[20, 100, 1_000];
 /// Ranges held by another while one more is locked and unlocked.
 const HELD: &[u64] = &[10, 1_000, 10_000, 100_000];
 const NATIVE_RUNS: usize = 9;
 const NATIVE_TIME: Duration = Duration::from_millis(30);
-
-/// A test of the source: its name, the call, and whether all tasks use one file.
-pub(super) const TESTS: &[(&str, Form, bool)] = &[
-    ("posix01", Form::Posix, true),
-    ("posix02", Form::Posix, false),
-    ("flock01", Form::Flock, true),
-    ("flock02", Form::Flock, false),
-];
 
 const VARIANTS: &[(&str, Make)] = &[
     ("before", |tasks, form, files| Box::new(FileLocks2012::new(tasks, form, files))),

@@ -2,10 +2,9 @@
 
 use super::ExperimentSession;
 use super::curves::Curves;
-use super::file_locks::{HERDS, TASKS, TESTS};
 use super::native;
 use super::verdict::Verdict;
-use crate::history::file_lock_tasks::{Design, Form};
+use crate::history::file_lock_tasks::{Design, Form, HERDS, TASKS, TESTS};
 use crate::history::file_lock_threads::Tasks;
 use crate::history::on_host::file_locks_2012::FileLocks2012;
 use crate::history::on_host::file_locks_2013::FileLocks2013;

@@ -55,7 +55,8 @@ impl fmt::Display for Loss<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::{HotPlace, Origin};
+    use crate::hot_lines::HotPlace;
+    use crate::row::Origin;
 
     fn row(mean_ns: f64, waits: &[(&str, f64)]) -> Row {
         let place = |&(name, cycles): &(&str, f64)| HotPlace {

@@ -86,7 +86,7 @@ impl<R: RawSpinLock> CommitPath<R> {
     /// # Panics
     /// If there is no memory for it.
     pub fn new(has_one_list: bool) -> CommitPath<R> {
-        let options = Options { background: false, log_size: LOG_SIZE, ..Options::default() };
+        let options = Options::default().background(false).log_size(LOG_SIZE);
         let store = Store::in_memory(options).expect("an empty store fits into memory");
         CommitPath { store, one_list: has_one_list.then(|| CommitLists::new(1)) }
     }

@@ -23,6 +23,18 @@ pub enum Form {
     Flock,
 }
 
+/// Tasks of the source's tests.
+pub(crate) const TASKS: usize = 128;
+/// Tasks that wait for one lock.
+pub(crate) const HERDS: &[usize] = &[20, 100, 1_000];
+/// A test of the source: its name, the call, and whether all tasks use one file.
+pub(crate) const TESTS: &[(&str, Form, bool)] = &[
+    ("posix01", Form::Posix, true),
+    ("posix02", Form::Posix, false),
+    ("flock01", Form::Flock, true),
+    ("flock02", Form::Flock, false),
+];
+
 /// A design of file locks, used by [`Tasks`].
 pub trait Design {
     /// True if `task` has the lock of `file` now. If not, it is woken by [`Tasks::wake`].

@@ -33,7 +33,7 @@ impl Library {
     pub fn options() -> Options {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
-        Options { root_uid: uid, root_gid: gid, root_mode: 0o755, ..Options::default() }
+        Options::default().root_owner(uid, gid)
     }
 
     /// The directory `dir` of `fs`.

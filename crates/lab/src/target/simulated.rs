@@ -19,7 +19,7 @@ mod library;
 
 use library::Library;
 
-use crate::row::{HotLine, HotPlace};
+use crate::hot_lines::{HotLine, HotPlace};
 use crate::simulated_fs::On;
 use crate::target::{Calls, Target};
 use crate::timed_run::{Outcome, latencies};

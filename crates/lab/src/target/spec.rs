@@ -7,7 +7,7 @@ use sluice_console::machine;
 use sluice_console::mounted::Mounted;
 use sluice_machine::Machine;
 use sluice_sync::cpu;
-use sluice_vfs::{Fs, Options, StoreError};
+use sluice_vfs::{Fs, StoreError};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -126,8 +126,8 @@ impl fmt::Display for Spec {
 
 /// The file system in `store`, which is made if it is missing.
 fn open_or_make(store: &Path) -> Result<Fs> {
-    let opened = Fs::open(store, Options::default()).or_else(|error| match error {
-        StoreError::NotAStore => Fs::create(store, Options::default()),
+    let opened = Fs::open_store(store).or_else(|error| match error {
+        StoreError::NotAStore => Fs::create_store(store),
         error => Err(error),
     });
     opened.map_err(|error| Failure::Failed(format!("{}: {error}", store.display())))
@@ -220,7 +220,7 @@ mod tests {
             task.close(file).expect("it is open");
             drop((task, target));
             let fs = open_or_make(&store).expect("it is there");
-            assert_eq!(fs.read_dir("/"), Ok(Vec::new()), "round {round}");
+            assert_eq!(fs.read_dir("/").map(Iterator::count), Ok(0), "round {round}");
         }
     }
 

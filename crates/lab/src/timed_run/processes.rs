@@ -16,9 +16,8 @@
 use super::start::{Start, start, wait};
 use super::task::{Part, perform};
 use super::{Crew, Limit, Setting};
-use crate::bench::TREE_ENTRIES;
 use crate::target::HostDir;
-use crate::workload;
+use crate::workload::{self, TREE_ENTRIES};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use sluice_console::corpus::Corpus;

@@ -4,6 +4,7 @@ use super::place::{FilePlace, Spot, make_dir};
 use super::{Seat, Task, wrong};
 use crate::target::{CallResult, Calls, Open, Target, read_file, remove_tree};
 use sluice_console::failure::Result;
+use sluice_sync::random::Random;
 
 /// Directories above a deep file.
 const DEPTH: usize = 5;
@@ -11,7 +12,7 @@ const DEPTH: usize = 5;
 const FAN_OUT: usize = 2;
 
 pub(super) fn flat(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
-    Box::new(OpenClose { dirs: Vec::new(), files: vec![seat.spot(place)], chance: 1 })
+    Box::new(OpenClose { dirs: Vec::new(), files: vec![seat.spot(place)], random: Random::new(1) })
 }
 
 /// A file five directories deep, one's own or the one of all.
@@ -24,7 +25,7 @@ pub(super) fn deep(seat: &Seat, place: FilePlace) -> Box<dyn Task> {
     });
     let dirs: Vec<String> = dirs.take(DEPTH).collect();
     let file = Spot { path: format!("{dir}/file"), shared };
-    Box::new(OpenClose { dirs, files: vec![file], chance: 1 })
+    Box::new(OpenClose { dirs, files: vec![file], random: Random::new(1) })
 }
 
 /// All files of a tree of five levels that is there for all, in a random order of one's own.
@@ -35,22 +36,18 @@ pub(super) fn deep_many(seat: &Seat) -> Box<dyn Task> {
         dirs.extend(level.iter().cloned());
     }
     let files = level.iter().map(|dir| Spot { path: format!("{dir}/file"), shared: true }).collect();
-    Box::new(OpenClose { dirs, files, chance: seat.index as u64 + 1 })
+    Box::new(OpenClose { dirs, files, random: Random::new(seat.index as u64) })
 }
 
 struct OpenClose {
     dirs: Vec<String>, // above the files, outermost first
     files: Vec<Spot>,
-    chance: u64, // state of the generator that picks a file
+    random: Random, // picks a file
 }
 
 impl OpenClose {
     fn pick(&mut self) -> &Spot {
-        // Knuth's linear congruential generator (MMIX); its upper half is good enough to spread.
-        self.chance =
-            self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let number = (self.chance >> 33) as usize % self.files.len();
-        &self.files[number]
+        &self.files[self.random.below(self.files.len())]
     }
 }
 

@@ -8,38 +8,15 @@ mod rules;
 mod threads;
 
 use crate::{Done, LockError, Owner, Range, RangeRequest};
-use sluice_sync::{Arc, Mutex, time};
+use sluice_sync::random::{Random, fresh_seed};
+use sluice_sync::{Arc, Mutex};
 
-/// Splitmix64: small, and good enough to choose test operations.
-pub(crate) struct Random(u64);
-
-impl Random {
-    /// Seeded by `SLUICE_SEED`, or else by the clock. Prints the seed, for a failure to be repeated.
-    pub(crate) fn new(test: &str) -> Self {
-        let (seconds, nanos) = time::realtime();
-        let seed = std::env::var("SLUICE_SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok())
-            .unwrap_or(seconds.cast_unsigned() << 30 | u64::from(nanos));
-        println!("{test}: SLUICE_SEED={seed}");
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
+/// Seeded by `SLUICE_SEED`, if it is set. Prints the seed, for a failure to be repeated.
+pub(crate) fn seeded(test: &str) -> Random {
+    let given = std::env::var("SLUICE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(fresh_seed);
+    println!("{test}: SLUICE_SEED={seed}");
+    Random::new(seed)
 }
 
 /// A completion that has run: which request, and its outcome.

@@ -1,6 +1,6 @@
 //! The model test: random calls, compared step by step with arrays of bytes and a brute-force wait-for graph.
 
-use super::{Event, Log, Random};
+use super::{Event, Log, seeded};
 use crate::{
     Detection, DomainOptions, FileLocks, Kind, LEASE_BREAK, LockClass, LockDomain, LockError, Owner, Range,
     RangeLock, RangeRequest, Submitted, Ticket,
@@ -293,7 +293,7 @@ fn real_lines(domain: &LockDomain, file: usize) -> Vec<Line> {
 
 /// Runs `steps` random calls on both, and compares after each.
 fn run(name: &str, options: DomainOptions, steps: usize) {
-    let mut random = Random::new(name);
+    let mut random = seeded(name);
     let domain = LockDomain::new(options);
     let files: Vec<_> = (0..FILES).map(|ino| FileLocks::new(&domain, 0x802, ino as u64)).collect();
     let mut model = Model::new(options);
@@ -309,7 +309,7 @@ fn run(name: &str, options: DomainOptions, steps: usize) {
         let kind = random.pick(&[Kind::Shared, Kind::Exclusive]);
         let detection = if random.below(4) == 0 { Detection::Off } else { Detection::ByOwner };
         let range_want = Want { owner: random.pick(&OWNERS), kind, from, to, detection };
-        let owner = random.below(4) as u64;
+        let owner = random.below(4);
         let flock_want = Want { owner: Owner::Description(owner), kind, from: 0, to: CELLS - 1, detection };
         // Waiters are kept few: more of them make the model slow, not the test sharper.
         let call = if tickets.len() < MAX_TICKETS { random.below(100) } else { 99 };

@@ -1,8 +1,9 @@
 //! Many threads at once: locks exclude, every wait ends, and nothing is left.
 
-use super::{Random, ofd, posix};
+use super::{ofd, posix, seeded};
 use crate::{Cancel, DomainOptions, FileLocks, Kind, LockDomain, LockError, Owner, Submitted};
 use sluice_sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use sluice_sync::random::Random;
 use sluice_sync::{Arc, Barrier, Mutex, thread};
 
 const FILES: usize = 3;
@@ -123,10 +124,10 @@ fn locks_exclude_and_every_wait_ends() {
         .collect();
     let tokens: Vec<_> = (0..WORKERS).map(|_| Mutex::new(Cancel::new())).collect();
     let (finished, counts) = (AtomicUsize::new(0), Counts::default());
-    let mut seeds = Random::new("threads");
+    let mut seeds = seeded("threads");
     thread::scope(|scope| {
         for id in 0..WORKERS {
-            let mut random = Random(seeds.next());
+            let mut random = Random::new(seeds.bits());
             let (files, tokens, finished, counts) = (&files, &tokens, &finished, &counts);
             scope.spawn(move || {
                 // Counts as finished also when an assertion fails, so that the disturber ends and the test fails.
@@ -144,7 +145,7 @@ fn locks_exclude_and_every_wait_ends() {
             });
         }
         // A disturber: interrupts waits at random, and lists, which must not upset anything.
-        let mut random = Random(seeds.next());
+        let mut random = Random::new(seeds.bits());
         while finished.load(Ordering::SeqCst) < WORKERS {
             for _ in 0..50 {
                 thread::yield_now();
@@ -182,16 +183,16 @@ fn a_release_and_a_cancel_at_once_decide_each_wait_exactly_once() {
     let domain = LockDomain::new(DomainOptions { max_locks: Some(10), ..Default::default() });
     let file = FileLocks::new(&domain, 0, 1);
     let barrier = Barrier::new(2);
-    let mut random = Random::new("release and cancel");
+    let mut random = seeded("release and cancel");
     let (mut granted, mut cancelled) = (0, 0);
     thread::scope(|scope| {
         // Each side dawdles for a while of its own after the barrier, so that either may come first.
-        let mut dawdle = Random(random.next());
+        let mut dawdle = Random::new(random.bits());
         let (file, barrier) = (&file, &barrier);
         scope.spawn(move || {
             for _ in 0..ROUNDS {
                 barrier.wait();
-                dawdle.spin();
+                spin(&mut dawdle);
                 file.release_owner(Owner::Process(1));
                 barrier.wait();
             }
@@ -205,7 +206,7 @@ fn a_release_and_a_cancel_at_once_decide_each_wait_exactly_once() {
             });
             let submitted = file.submit_range(&posix(2, Kind::Exclusive, 0, 0), done);
             barrier.wait();
-            random.spin();
+            spin(&mut random);
             let withdrawn = match submitted {
                 Ok(Submitted::Waiting(ticket)) => file.cancel(&ticket),
                 _ => false,
@@ -227,11 +228,9 @@ fn a_release_and_a_cancel_at_once_decide_each_wait_exactly_once() {
     assert!(domain.is_idle());
 }
 
-impl Random {
-    /// Passes a little time, sometimes none.
-    fn spin(&mut self) {
-        for _ in 0..self.below(200) {
-            std::hint::spin_loop();
-        }
+/// Passes a little time, sometimes none.
+fn spin(random: &mut Random) {
+    for _ in 0..random.below(200) {
+        std::hint::spin_loop();
     }
 }

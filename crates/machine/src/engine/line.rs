@@ -95,7 +95,7 @@ pub(crate) struct Line {
 
 /// The cost of moving a line on this machine, as a table.
 pub(crate) struct Prices {
-    table: [[[u32; super::topology::CLASSES_MAX]; 4]; 3],
+    table: [[[u32; crate::spec::CLASSES_MAX]; 4]; 3],
     shared_load_busy: u64,
     /// The cheapest transfer that takes something from another cache (a load of a shared line takes nothing):
     /// no CPU can see sooner what another does.
@@ -104,7 +104,7 @@ pub(crate) struct Prices {
 
 impl Prices {
     pub(crate) fn new(spec: &Spec) -> Prices {
-        let mut table = [[[0; super::topology::CLASSES_MAX]; 4]; 3];
+        let mut table = [[[0; crate::spec::CLASSES_MAX]; 4]; 3];
         let mut least = u32::MAX;
         for (kind, states) in spec.transfer.rows().iter().enumerate() {
             for (state, row) in states.iter().enumerate() {

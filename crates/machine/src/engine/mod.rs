@@ -42,12 +42,13 @@ pub(crate) use line_table::LINE_BYTES;
 use line_table::LineTable;
 pub(crate) use schedule::{Ending, Pick};
 pub(crate) use sleep::Woken;
-pub(crate) use statistics::{Access, LineStatistics, SiteStatistics};
+pub(crate) use statistics::{LineStatistics, SiteStatistics};
 use topology::Topology;
 
+use crate::access::Access;
 use crate::cpu_set::CpuSet;
 use crate::random::Random;
-use crate::spec::{Costs, Kind, Spec};
+use crate::spec::{Costs, Kind, RunOptions, Spec};
 use crate::trace::Ring;
 use crate::watch::Watch;
 
@@ -195,7 +196,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(spec: Spec, cpus: usize, seed: u64, options: &crate::machine::Options) -> Engine {
+    pub(crate) fn new(spec: Spec, cpus: usize, seed: u64, options: &RunOptions) -> Engine {
         let mut random = Random::new(seed);
         let state = |cpu: usize| CpuState {
             clock: 0,

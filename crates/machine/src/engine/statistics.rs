@@ -2,19 +2,9 @@
 
 use std::panic::Location;
 
+use crate::access::Access;
 use crate::cpu_set::CpuSet;
 use crate::spec::Kind;
-
-/// One access, as observers see it.
-#[derive(Clone, Copy)]
-pub(crate) struct Access {
-    pub(crate) cpu: usize,
-    pub(crate) kind: Kind,
-    pub(crate) site: &'static Location<'static>,
-    /// Where in the line it begins.
-    pub(crate) offset: u8,
-    pub(crate) length: u8,
-}
 
 /// The misses that one place in the source caused on one field of a line.
 #[derive(Clone, Debug)]

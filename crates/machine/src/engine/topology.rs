@@ -1,10 +1,7 @@
 //! How far the CPUs of a machine are from each other, prepared for quick questions about sets.
 
 use crate::cpu_set::CpuSet;
-use crate::spec::Spec;
-
-/// The most classes of distance that a machine can have.
-pub(crate) const CLASSES_MAX: usize = 8;
+use crate::spec::{CLASSES_MAX, Spec};
 
 pub(crate) struct Topology {
     /// `[cpu][class]`: the other CPUs at that distance. Immutable.

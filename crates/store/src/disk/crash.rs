@@ -1,12 +1,17 @@
 //! CrashDisk: a disk in memory that remembers each step, and gives the disks that a crash could leave.
 //!
 //! # Theory
-//! The disk keeps the list of its steps: creations, writes, resizes, holes punched, flushes. A *crash* after the first
+//! The disk keeps the list of its steps: changes of names, writes, resizes, holes punched, flushes. A *crash* after the first
 //! n steps leaves what was flushed by then. Each write that was not flushed survives whole, in some of its sectors, or
-//! not at all, in any order; a resize or a hole survives or does not; a creation survives if all earlier creations do,
-//! as in a journal of names.
+//! not at all, in any order; a resize or a hole survives or does not; a change of a name survives if all earlier changes of
+//! names do, as in a journal of names. A file keeps its number whatever name it has.
+//!
+//! A disk may have a cipher for the store on it, so that all tests of stores on such disks are tests of encrypted ones.
 
 use super::{Disk, DiskFile};
+use crate::encryption::Cipher;
+use crate::format::{SUPER, Super};
+use sluice_sync::random::Random;
 use sluice_sync::{Arc, LockClass, Mutex};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,42 +31,60 @@ pub struct CrashDisk {
 #[derive(Debug, Default)]
 struct Inner {
     /// The files at the beginning.
-    before: BTreeMap<String, Vec<u8>>,
+    before: CrashFiles,
     /// The current files.
-    now: BTreeMap<String, Vec<u8>>,
+    now: CrashFiles,
     steps: Vec<Step>,
-    /// How often each file was read.
-    reads: BTreeMap<String, u64>,
+    /// The name under which each file was made, and how often it was read.
+    made: Vec<(String, u64)>,
     /// The number of flushes that succeed before one fails; None if all succeed.
     good_syncs: Option<usize>,
+    /// The store on it is encrypted.
+    is_encrypted: bool,
+}
+
+/// The content of a disk.
+#[derive(Debug, Clone, Default)]
+struct CrashFiles {
+    names: BTreeMap<String, usize>,
+    /// By number; also of files that have lost their name.
+    contents: BTreeMap<usize, Vec<u8>>,
 }
 
 #[derive(Debug, Clone)]
 enum Step {
     Create {
         name: String,
+        file: usize,
         len: u64,
     },
-    Write {
+    Rename {
+        from: String,
+        to: String,
+    },
+    Remove {
         name: String,
+    },
+    Write {
+        file: usize,
         offset: u64,
         bytes: Vec<u8>,
     },
     SetSize {
-        name: String,
+        file: usize,
         size: u64,
     },
     Punch {
-        name: String,
+        file: usize,
         offset: u64,
         len: u64,
     },
     Sync {
-        name: String,
+        file: usize,
     },
     /// A flush that failed: what was written before is as lost as if it had never been, even if a later one succeeds.
     FailedSync {
-        name: String,
+        file: usize,
     },
     SyncNames,
 }
@@ -80,38 +103,59 @@ pub enum Survivors {
 #[derive(Debug)]
 struct CrashFile {
     disk: CrashDisk,
-    name: String,
+    file: usize,
 }
 
 impl CrashDisk {
-    /// An empty disk.
+    /// An empty disk. With `SLUICE_CRASH_ENCRYPTED` in the environment a store on the disk will be encrypted.
     pub fn new() -> CrashDisk {
         CrashDisk::with(BTreeMap::new())
     }
 
+    /// An empty disk for an encrypted store.
+    pub fn encrypted() -> CrashDisk {
+        let disk = CrashDisk::new();
+        disk.inner.lock().is_encrypted = true;
+        disk
+    }
+
     /// A disk with these files, all durable.
     pub fn with(files: BTreeMap<String, Vec<u8>>) -> CrashDisk {
-        let inner = Inner { now: files.clone(), before: files, ..Inner::default() };
+        let is_encrypted = match files.get(SUPER) {
+            Some(about) => {
+                let id = Cipher::for_tests().map(|cipher| cipher.id());
+                let found = about.as_slice().try_into().map(Super::decode);
+                id.is_some() && found.is_ok_and(|found| found.is_ok_and(|found| found.key_id == id))
+            }
+            None => std::env::var_os("SLUICE_CRASH_ENCRYPTED").is_some(),
+        };
+        let (mut before, mut made) = (CrashFiles::default(), Vec::new());
+        for (file, (name, content)) in files.into_iter().enumerate() {
+            made.push((name.clone(), 0));
+            before.names.insert(name, file);
+            before.contents.insert(file, content);
+        }
+        let inner = Inner { now: before.clone(), before, made, is_encrypted, ..Inner::default() };
         CrashDisk { inner: Arc::new(Mutex::with_class(&DISK, inner)) }
     }
 
     /// The current files, by name.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
-        self.inner.lock().now.clone()
+        self.inner.lock().now.named()
     }
 
     /// A number that two disks share only if they hold the same, but for one pair in 2^64.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.inner.lock().now.hash(&mut hasher);
+        self.files().hash(&mut hasher);
         hasher.finish()
     }
 
-    /// Bytes that were written to files whose names begin with `prefix`.
+    /// Bytes that were written to files that were made with names that begin with `prefix`.
     pub fn written(&self, prefix: &str) -> u64 {
         let inner = self.inner.lock();
         let writes = inner.steps.iter().map(|step| match step {
-            Step::Write { name, bytes, .. } if name.starts_with(prefix) => bytes.len() as u64,
+            Step::Write { file, bytes, .. } if inner.made[*file].0.starts_with(prefix) => bytes.len() as u64,
             _ => 0,
         });
         writes.sum()
@@ -127,10 +171,10 @@ impl CrashDisk {
             .count()
     }
 
-    /// How often files were read whose names begin with `prefix`.
+    /// How often files were read that were made with names that begin with `prefix`.
     pub fn reads(&self, prefix: &str) -> u64 {
         let inner = self.inner.lock();
-        inner.reads.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, count)| count).sum()
+        inner.made.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, reads)| reads).sum()
     }
 
     /// Lets the flush after the next `good` ones fail, and later ones succeed.
@@ -147,7 +191,7 @@ impl CrashDisk {
     pub fn crash(&self, steps: usize, survivors: Survivors) -> CrashDisk {
         let inner = self.inner.lock();
         let steps = &inner.steps[..steps];
-        let mut random = Random(match survivors {
+        let mut random = Random::new(match survivors {
             Survivors::Some(seed) => seed,
             _ => 0,
         });
@@ -155,17 +199,19 @@ impl CrashDisk {
         // A name that did not survive takes its file along.
         let mut names_end = false;
         for (at, step) in steps.iter().enumerate() {
-            let is_flushed = |name: &str| {
+            let is_flushed = |file: &usize| {
                 let first = steps[at..].iter().find(|later| match later {
-                    Step::Sync { name: synced } | Step::FailedSync { name: synced } => synced == name,
+                    Step::Sync { file: synced } | Step::FailedSync { file: synced } => synced == file,
                     _ => false,
                 });
                 matches!(first, Some(Step::Sync { .. }))
             };
             let durable = match step {
-                Step::Create { .. } => steps[at..].iter().any(|later| matches!(later, Step::SyncNames)),
-                Step::Write { name, .. } | Step::SetSize { name, .. } | Step::Punch { name, .. } => {
-                    is_flushed(name)
+                Step::Create { .. } | Step::Rename { .. } | Step::Remove { .. } => {
+                    steps[at..].iter().any(|later| matches!(later, Step::SyncNames))
+                }
+                Step::Write { file, .. } | Step::SetSize { file, .. } | Step::Punch { file, .. } => {
+                    is_flushed(file)
                 }
                 Step::Sync { .. } | Step::FailedSync { .. } | Step::SyncNames => continue,
             };
@@ -173,10 +219,10 @@ impl CrashDisk {
                 || match survivors {
                     Survivors::None => false,
                     Survivors::All => true,
-                    Survivors::Some(_) => random.draw().is_multiple_of(2),
+                    Survivors::Some(_) => random.below(2) == 0,
                 };
             let torn = !durable && survives && matches!(survivors, Survivors::Some(_));
-            if let Step::Create { .. } = step
+            if let Step::Create { .. } | Step::Rename { .. } | Step::Remove { .. } = step
                 && !durable
             {
                 names_end |= !survives;
@@ -185,10 +231,18 @@ impl CrashDisk {
                 }
             }
             if survives {
-                step.apply(&mut files, |_| !torn || !random.draw().is_multiple_of(4));
+                step.apply(&mut files, |_| !torn || random.below(4) != 0);
             }
         }
-        CrashDisk::with(files)
+        CrashDisk::with(files.named())
+    }
+}
+
+impl CrashFiles {
+    /// The files that have a name.
+    fn named(&self) -> BTreeMap<String, Vec<u8>> {
+        let content = |file| self.contents.get(file).cloned().unwrap_or_default();
+        self.names.iter().map(|(name, file)| (name.clone(), content(file))).collect()
     }
 }
 
@@ -200,13 +254,21 @@ impl Default for CrashDisk {
 
 impl Step {
     /// Does the step to `files`; of a write only the sectors that `takes` says.
-    fn apply(&self, files: &mut BTreeMap<String, Vec<u8>>, mut takes: impl FnMut(usize) -> bool) {
+    fn apply(&self, files: &mut CrashFiles, mut takes: impl FnMut(usize) -> bool) {
+        let CrashFiles { names, contents } = files;
         match self {
-            Step::Create { name, len } => {
-                files.insert(name.clone(), vec![0; *len as usize]);
+            Step::Create { name, file, len } => {
+                names.insert(name.clone(), *file);
+                contents.insert(*file, vec![0; *len as usize]);
             }
-            Step::Write { name, offset, bytes } => {
-                let Some(file) = files.get_mut(name) else { return };
+            Step::Rename { from, to } => {
+                if let Some(file) = names.remove(from) {
+                    names.insert(to.clone(), file);
+                }
+            }
+            Step::Remove { name } => drop(names.remove(name)),
+            Step::Write { file, offset, bytes } => {
+                let Some(file) = contents.get_mut(file) else { return };
                 let start = *offset as usize;
                 if file.len() < start + bytes.len() {
                     file.resize(start + bytes.len(), 0);
@@ -221,13 +283,13 @@ impl Step {
                     at = end;
                 }
             }
-            Step::SetSize { name, size } => {
-                if let Some(file) = files.get_mut(name) {
+            Step::SetSize { file, size } => {
+                if let Some(file) = contents.get_mut(file) {
                     file.resize(*size as usize, 0);
                 }
             }
-            Step::Punch { name, offset, len } => {
-                let Some(file) = files.get_mut(name) else { return };
+            Step::Punch { file, offset, len } => {
+                let Some(file) = contents.get_mut(file) else { return };
                 let end = file.len().min((*offset + *len) as usize);
                 file[end.min(*offset as usize)..end].fill(0);
             }
@@ -245,27 +307,49 @@ impl Inner {
 
 impl Disk for CrashDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        if !self.inner.lock().now.contains_key(name) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        Ok(super::shared(CrashFile { disk: self.clone(), name: name.to_owned() }))
+        let file = self.inner.lock().now.names.get(name).copied().ok_or(io::ErrorKind::NotFound)?;
+        Ok(super::shared(CrashFile { disk: self.clone(), file }))
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
         let mut inner = self.inner.lock();
-        if inner.now.contains_key(name) {
+        if inner.now.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        inner.step(Step::Create { name: name.to_owned(), len });
-        Ok(super::shared(CrashFile { disk: self.clone(), name: name.to_owned() }))
+        let file = inner.made.len();
+        inner.made.push((name.to_owned(), 0));
+        inner.step(Step::Create { name: name.to_owned(), file, len });
+        Ok(super::shared(CrashFile { disk: self.clone(), file }))
+    }
+
+    fn cipher(&self) -> Option<Arc<Cipher>> {
+        if self.inner.lock().is_encrypted { Cipher::for_tests() } else { None }
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        Ok(self.inner.lock().now.keys().cloned().collect())
+        Ok(self.inner.lock().now.names.keys().cloned().collect())
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
         Ok(u64::MAX)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        if !inner.now.names.contains_key(from) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        inner.step(Step::Rename { from: from.to_owned(), to: to.to_owned() });
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        if !inner.now.names.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        inner.step(Step::Remove { name: name.to_owned() });
+        Ok(())
     }
 
     fn sync_names(&self) -> io::Result<()> {
@@ -277,7 +361,7 @@ impl Disk for CrashDisk {
 impl CrashFile {
     fn with<R>(&self, look: impl FnOnce(&Vec<u8>) -> R) -> io::Result<R> {
         let inner = self.disk.inner.lock();
-        inner.now.get(&self.name).map(look).ok_or_else(|| io::ErrorKind::NotFound.into())
+        inner.now.contents.get(&self.file).map(look).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn step(&self, step: Step) -> io::Result<()> {
@@ -292,7 +376,7 @@ impl DiskFile for CrashFile {
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
-        self.step(Step::SetSize { name: self.name.clone(), size })
+        self.step(Step::SetSize { file: self.file, size })
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -301,11 +385,11 @@ impl DiskFile for CrashFile {
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.step(Step::Punch { name: self.name.clone(), offset, len })
+        self.step(Step::Punch { file: self.file, offset, len })
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        *self.disk.inner.lock().reads.entry(self.name.clone()).or_default() += 1;
+        self.disk.inner.lock().made[self.file].1 += 1;
         self.with(|file| {
             let start = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
             let end = start.checked_add(buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -315,37 +399,17 @@ impl DiskFile for CrashFile {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.step(Step::Write { name: self.name.clone(), offset, bytes: buf.to_vec() })
+        self.step(Step::Write { file: self.file, offset, bytes: buf.to_vec() })
     }
 
     fn sync(&self) -> io::Result<()> {
-        let name = self.name.clone();
+        let file = self.file;
         let mut inner = self.disk.inner.lock();
         let fails = inner.good_syncs == Some(0);
         // The one after it succeeds again.
         inner.good_syncs = inner.good_syncs.and_then(|good| good.checked_sub(1));
-        inner.step(if fails { Step::FailedSync { name } } else { Step::Sync { name } });
+        inner.step(if fails { Step::FailedSync { file } } else { Step::Sync { file } });
         if fails { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
-    }
-}
-
-/// Numbers for choices: splitmix64.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// Numbers that follow from `seed`.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// The next number.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 
@@ -367,6 +431,27 @@ mod tests {
         assert_eq!(content(4, Survivors::None).as_deref(), Some(b"first".as_slice()));
         assert_eq!(content(5, Survivors::None).as_deref(), Some(b"first".as_slice()));
         assert_eq!(content(5, Survivors::All).as_deref(), Some(b"firstlater".as_slice()));
+    }
+
+    #[test]
+    fn a_rename_survives_with_the_names_before_it_and_the_file_keeps_its_content() {
+        let disk = CrashDisk::new();
+        for (name, content) in [("a", b"old"), ("b", b"new")] {
+            let file = disk.create(name, 0).expect("new");
+            file.write_at(content, 0).and_then(|()| file.sync()).expect("memory");
+        }
+        let (before, file) = (disk.steps(), disk.open("b").expect("made"));
+        disk.rename("b", "a").expect("it is there");
+        file.write_at(b"er", 3).expect("memory");
+        let content = |steps, survivors| disk.crash(steps, survivors).files();
+        assert_eq!(content(before, Survivors::None).len(), 0);
+        assert_eq!(content(before, Survivors::All).len(), 2);
+        let renamed = content(before + 1, Survivors::All);
+        assert_eq!((renamed.len(), renamed["a"].as_slice()), (1, b"new".as_slice()));
+        disk.sync_names().expect("memory");
+        assert_eq!(content(disk.steps(), Survivors::None)["a"], b"new");
+        assert_eq!(disk.files()["a"], b"newer");
+        assert_eq!(disk.files().len(), 1);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! FaultDisk: a disk whose n-th write or flush fails, for tests.
 
 use super::{Disk, DiskFile};
+use crate::encryption::Cipher;
 use sluice_sync::Arc;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use std::io;
 
-/// A disk that fails at one write, resize, creation or flush, or from it on.
+/// A disk that fails at one write, resize, flush or change of a name, or from it on.
 #[derive(Debug, Clone)]
 pub struct FaultDisk {
     below: Arc<dyn Disk>,
@@ -60,12 +61,26 @@ impl Disk for FaultDisk {
         Ok(super::shared(FaultFile { below: self.below.create(name, len)?, plan: self.plan.clone() }))
     }
 
+    fn cipher(&self) -> Option<Arc<Cipher>> {
+        self.below.cipher()
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         self.below.names()
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
         self.below.free_bytes()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.plan.step()?;
+        self.below.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.plan.step()?;
+        self.below.remove(name)
     }
 
     fn sync_names(&self) -> io::Result<()> {

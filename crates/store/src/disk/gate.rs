@@ -1,6 +1,7 @@
 //! Gate: a disk for tests whose writers can be stopped.
 
 use super::{Disk, DiskFile, shared};
+use crate::encryption::Cipher;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::{Arc, Condvar, Mutex};
 use std::io;
@@ -68,12 +69,24 @@ impl Disk for GateDisk {
         self.below.create(name, len)
     }
 
+    fn cipher(&self) -> Option<Arc<Cipher>> {
+        self.below.cipher()
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         self.below.names()
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
         self.below.free_bytes()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.below.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.below.remove(name)
     }
 
     fn sync_names(&self) -> io::Result<()> {

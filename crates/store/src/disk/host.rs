@@ -10,11 +10,14 @@
 
 use super::{Disk, DiskFile};
 use crate::StoreError;
-use rustix::fs::{Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstatvfs, openat};
+use rustix::fs::{
+    Advice, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fadvise, fallocate, flock, fstatvfs, openat,
+};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use sluice_sync::{Arc, LockClass, Mutex, OnceLock};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -115,7 +118,15 @@ impl HostDisk {
     fn open_at(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let access = if self.writes { OFlags::RDWR } else { OFlags::RDONLY };
         let mode = Mode::RUSR | Mode::WUSR;
-        Ok(openat(&self.directory, name, access | flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?.into())
+        // Nonblocking: a fifo in the file's place would wait for its other end.
+        let flags = access | flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let irregular =
+            || io::Error::new(io::ErrorKind::InvalidData, format!("`{name}` is not a regular file"));
+        match openat(&self.directory, name, flags, mode).map(File::from) {
+            Ok(file) if file.metadata()?.is_file() => Ok(file),
+            Ok(_) | Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Err(irregular()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether users other than the owner of the directory `dir` have any right to it.
@@ -129,14 +140,6 @@ impl HostDisk {
     /// [`StoreError::NotAStore`].
     pub fn refuse_unfinished(&self) -> Result<(), StoreError> {
         if self.open(UNFINISHED).is_ok() { Err(StoreError::NotAStore) } else { Ok(()) }
-    }
-
-    /// Removes the file `name`.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn remove(&self, name: &str) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.directory, name, rustix::fs::AtFlags::empty())?)
     }
 }
 
@@ -194,6 +197,14 @@ impl Disk for HostDisk {
         Ok(super::shared(HostFile::new(file)))
     }
 
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.directory, from, &self.directory, to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.directory, name, rustix::fs::AtFlags::empty())?)
+    }
+
     fn unlock(&self) {
         // It goes with the file otherwise.
         let _ = flock(&self.directory, FlockOperation::Unlock);
@@ -243,6 +254,12 @@ impl DiskFile for HostFile {
         self.file.read_exact_at(buf, offset)
     }
 
+    fn read_anew(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        // Pages that are dirty stay, and so do all if the host does not know the advice: then its copies are read.
+        let _ = fadvise(&self.file, offset, NonZeroU64::new(buf.len() as u64), Advice::DontNeed);
+        self.read_at(buf, offset)
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(buf, offset)
     }
@@ -252,6 +269,9 @@ impl DiskFile for HostFile {
     }
 
     fn write_through(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.file.metadata()?.nlink() == 0 {
+            return Err(io::Error::other("the file was deleted while the store was used"));
+        }
         let through_the_cache = || {
             self.write_at(buf, offset)?;
             self.sync()

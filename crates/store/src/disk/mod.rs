@@ -22,6 +22,7 @@ pub(crate) use none::NoDisk;
 pub use overlay::OverlayDisk;
 pub(crate) use volatile::VolatileDisk;
 
+use crate::encryption::Cipher;
 use sluice_sync::Arc;
 use std::{fmt, io};
 
@@ -51,10 +52,32 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// The system's.
     fn free_bytes(&self) -> io::Result<u64>;
 
+    /// Gives the file `from` the name `to`, in the place of a file that has it. The files stay open.
+    ///
+    /// # Errors
+    /// The system's; `Unsupported` on disks without such files.
+    fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Removes the file `name`.
+    ///
+    /// # Errors
+    /// The system's; `Unsupported` on disks without such files.
+    fn remove(&self, _name: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Releases the directory, which gets no more requests.
     fn unlock(&self) {}
 
-    /// Makes names that were created durable.
+    /// The cipher of the encrypted store here, on a disk that was [unlocked](crate::Store::unlock). A disk on top of another disk
+    /// passes its cipher on.
+    fn cipher(&self) -> Option<Arc<Cipher>> {
+        None
+    }
+
+    /// Makes names that were created, renamed or removed durable.
     ///
     /// # Errors
     /// The system's.
@@ -93,8 +116,8 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// `UnexpectedEof` at the end of the file, and the system's.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Like [`read_at`](Self::read_at), but bypasses nearer copies, which may be damaged, on disks that have such
-    /// copies.
+    /// Like [`read_at`](Self::read_at), but bypasses nearer copies, such as those of the host's page cache, which may hide damage
+    /// or be damaged themselves.
     ///
     /// # Errors
     /// Errors of [`read_at`](Self::read_at).

@@ -1,6 +1,7 @@
 //! OverlayDisk: a disk of which nothing is changed: what is written stays in memory. For a store that is only looked at.
 
 use super::{Disk, DiskFile, NoDisk, shared};
+use crate::encryption::Cipher;
 use sluice_sync::{Arc, LockClass, Mutex};
 use std::collections::BTreeMap;
 use std::io;
@@ -98,6 +99,10 @@ impl Disk for OverlayDisk {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         Ok(self.file(name, None, len))
+    }
+
+    fn cipher(&self) -> Option<Arc<Cipher>> {
+        self.below.cipher()
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

@@ -1,6 +1,7 @@
 //! VolatileDisk: another disk without its flushes, for a store that needs to survive no crash.
 
 use super::{Disk, DiskFile, shared};
+use crate::encryption::Cipher;
 use sluice_sync::Arc;
 use std::io;
 
@@ -26,6 +27,10 @@ impl Disk for VolatileDisk {
         self.0.create(name, len).map(|file| shared(VolatileFile(file)))
     }
 
+    fn cipher(&self) -> Option<Arc<Cipher>> {
+        self.0.cipher()
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         self.0.names()
     }
@@ -36,6 +41,14 @@ impl Disk for VolatileDisk {
 
     fn unlock(&self) {
         self.0.unlock();
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
     }
 
     fn sync_names(&self) -> io::Result<()> {

@@ -6,10 +6,15 @@
 //! # Then
 //! After `apply` returned, the records and the position are durable together; after a crash in it, both or neither.
 
+mod compaction;
 mod memory;
 mod redb;
+mod redb_tree;
 mod sums;
 
+pub use self::compaction::CompactionLimits;
+#[cfg(all(test, not(feature = "sim")))]
+pub(crate) use self::compaction::{SIZE_MIN, TIMES};
 pub use self::memory::MemoryEngine;
 pub use self::redb::RedbEngine;
 
@@ -19,35 +24,6 @@ use std::ops::Range;
 
 /// Takes a key and its value; false ends the scan.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> bool + 'v;
-
-/// Requests of an engine to the server that keeps its records, and hits in a cache on this machine's disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// By kind; none of an engine that needs no server.
-    pub requests: Vec<RequestCounts>,
-    /// How often a part of an object was looked for in the cache.
-    pub cache_lookups: u64,
-    /// The number of hits.
-    pub cache_hits: u64,
-    /// Bytes in the cache.
-    pub cache_bytes: u64,
-    /// How often a write waited until records in memory had become objects.
-    pub write_stalls: u64,
-}
-
-/// RequestCounts of one kind to the server that keeps an engine's records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestCounts {
-    /// `get`, `put` or `delete`.
-    pub kind: &'static str,
-    /// Requests that failed, and may have been repeated, or that found no such object, as a search for newer objects
-    /// does.
-    pub failed: u64,
-    /// How long all took together, in nanoseconds.
-    pub ns_total: u64,
-    /// At most so many nanoseconds, and more than the bound before: so many requests. In the order of the bounds.
-    pub buckets: Vec<(u64, u64)>,
-}
 
 /// Sees that a scan gives what it was asked for.
 #[derive(Debug)]
@@ -102,20 +78,48 @@ pub trait Engine: Send + Sync {
     /// Errors of [`get`](Self::get).
     fn position(&self) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Requests to a server since it was opened.
-    fn traffic(&self) -> Traffic {
-        Traffic::default()
-    }
-
     /// Stops waiting for the storage, which may never answer: current and later calls fail.
     fn abandon(&self) {}
 
     /// Releases the storage; the engine gets no more calls.
     fn close(&self) {}
 
+    /// Whether [`compact`](Self::compact) has something to do.
+    fn is_spacious(&self) -> bool {
+        false
+    }
+
+    /// Does a part of what makes the engine's files smaller, if they take much more than the records do. Whether there is more to do.
+    /// Called as [`apply`](Self::apply) is, by one thread at a time.
+    ///
+    /// # Errors
+    /// The disk's: then nothing more can be applied before the engine is opened again.
+    fn compact(&self, _within: CompactionLimits) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// Applies `batch`, and remembers `position`.
     ///
     /// # Errors
     /// The disk's: then nothing more can be applied before the engine is opened again.
     fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_gives_ascending_keys_of_its_range_or_the_tree_is_damaged() {
+        for (keys, are_right) in [("bcd", true), ("a", false), ("e", false), ("cb", false), ("bb", false)] {
+            let mut order = InOrder::new(b"b", b"e");
+            let checked = keys.as_bytes().chunks(1).try_for_each(|key| order.check(key));
+            let said = checked.err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(
+                !said.contains("a record of the tree is not where it belongs"),
+                are_right,
+                "{keys}: {said}"
+            );
+        }
+    }
 }

@@ -5,45 +5,65 @@
 //! forged file, or a file of an earlier version, may make redb panic; the engine catches the panic and returns
 //! [`StoreError::Damaged`].
 
-use super::sums::SummedFile;
+use super::compaction::{Compaction, CompactionLimits, CompactionStep, remove_copy};
+use super::redb_tree::{
+    BYTES, OBJECTS, POSITION, RedbTree, bytes_of, change, checked, guarded, note_bytes, sealed,
+};
 use super::{Engine, InOrder, Visit};
 use crate::StoreError;
-use crate::disk::DiskFile;
+use crate::disk::{Disk, DiskFile};
+use crate::encryption::Cipher;
 use crate::record::Batch;
-use redb::{Builder, Database, ReadableDatabase, StorageBackend, TableDefinition, TableError};
-use sluice_sync::{Arc, LockClass, RwLock};
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use redb::{Database, ReadableDatabase, TableError};
+use sluice_sync::{Arc, LockClass, Mutex, RwLock};
+use std::fmt;
 
 static DATABASE: LockClass = LockClass::new("store.engine.redb");
-
-const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
-const POSITION: TableDefinition<'_, (), &[u8]> = TableDefinition::new("position");
+static COMPACTION: LockClass = LockClass::new("store.engine.compaction");
 
 /// An engine in one file.
 pub struct RedbEngine {
     /// None once it was closed. *protected by its lock*
-    database: RwLock<Option<Database>>,
+    tree: RwLock<Option<RedbTree>>,
+    /// Where the file may be replaced. *immutable*
+    disk: Option<Arc<dyn Disk>>,
+    /// *protected by its mutex*
+    compaction: Mutex<Compaction>,
 }
 
-#[derive(Debug)]
-struct Backend(SummedFile);
+impl fmt::Debug for RedbEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedbEngine").finish_non_exhaustive()
+    }
+}
 
 impl RedbEngine {
-    /// The engine in `file`, which is empty or a tree of this engine, with up to `cache` bytes of it in memory.
+    /// The engine in `file`, which is empty or a tree of this engine, encrypted if there is a cipher, with up to `cache` bytes of it in memory.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], and the disk's.
-    pub fn open(file: Arc<dyn DiskFile>, cache: usize) -> Result<RedbEngine, StoreError> {
-        let file = guarded("open the tree", || SummedFile::new(file).map_err(redb::Error::Io))?;
-        RedbEngine::of(file, cache)
+    pub fn open(
+        file: Arc<dyn DiskFile>,
+        cipher: Option<Arc<Cipher>>,
+        cache: usize,
+    ) -> Result<RedbEngine, StoreError> {
+        RedbTree::open(file, cipher, cache).map(RedbEngine::of)
     }
 
-    fn of(file: SummedFile, cache: usize) -> Result<RedbEngine, StoreError> {
-        let database = guarded("open the tree", || {
-            Builder::new().set_cache_size(cache).create_with_backend(Backend(file)).map_err(redb::Error::from)
-        })?;
-        Ok(RedbEngine { database: RwLock::with_class(&DATABASE, Some(database)) })
+    fn of(tree: RedbTree) -> RedbEngine {
+        RedbEngine {
+            tree: RwLock::with_class(&DATABASE, Some(tree)),
+            disk: None,
+            compaction: Mutex::with_class(&COMPACTION, Compaction::default()),
+        }
+    }
+
+    /// Lets it replace its file on `disk`, the file of the tree there, by a smaller one.
+    pub(crate) fn compacts(mut self, disk: Arc<dyn Disk>) -> RedbEngine {
+        // A copy that stays takes space until the next attempt.
+        let _ = remove_copy(&*disk);
+        self.disk = Some(disk);
+        self
     }
 
     /// Looks at the checksums of the whole tree, and says what is wrong with it.
@@ -52,8 +72,8 @@ impl RedbEngine {
     /// [`StoreError::Damaged`], and the disk's.
     pub fn check(&mut self) -> Result<(), StoreError> {
         let check = || {
-            let database = self.database.get_mut().as_mut().ok_or(redb::Error::PreviousIo)?;
-            Ok(database.check_integrity()?)
+            let tree = self.tree.get_mut().as_mut().ok_or(redb::Error::PreviousIo)?;
+            Ok(tree.database.check_integrity()?)
         };
         match guarded("check the tree", check)? {
             true => Ok(()),
@@ -69,8 +89,8 @@ impl RedbEngine {
         what: &'static str,
         work: impl FnOnce(&Database) -> Result<R, redb::Error>,
     ) -> Result<R, StoreError> {
-        let database = self.database.read();
-        guarded(what, || work(database.as_ref().ok_or(redb::Error::PreviousIo)?))
+        let tree = self.tree.read();
+        guarded(what, || work(&tree.as_ref().ok_or(redb::Error::PreviousIo)?.database))
     }
 }
 
@@ -126,113 +146,66 @@ impl Engine for RedbEngine {
     }
 
     fn close(&self) {
-        end(self.database.write().take());
+        self.compaction.lock().end();
+        if let Some(tree) = self.tree.write().take() {
+            tree.end();
+        }
+    }
+
+    fn is_spacious(&self) -> bool {
+        let compaction = self.compaction.lock();
+        self.disk.is_some() && self.tree.read().as_ref().is_some_and(|tree| compaction.is_due(tree))
+    }
+
+    fn compact(&self, limits: CompactionLimits) -> Result<bool, StoreError> {
+        let Some(disk) = &self.disk else { return Ok(false) };
+        let mut compaction = self.compaction.lock();
+        let done = match &*self.tree.read() {
+            Some(tree) => compaction.step(disk, tree, limits)?,
+            None => CompactionStep::Nothing,
+        };
+        let made = match done {
+            CompactionStep::Nothing => return Ok(false),
+            CompactionStep::More => return Ok(true),
+            CompactionStep::Done(made) => made,
+        };
+        let former = self.tree.write().replace(made);
+        if let Some(former) = former {
+            former.end();
+        }
+        Ok(false)
     }
 
     fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError> {
         self.with("write the tree", |database| {
             let mut write = database.begin_write()?;
             write.set_quick_repair(true);
-            {
-                let mut objects = write.open_table(OBJECTS)?;
-                for (key, value) in batch.iter() {
-                    match value {
-                        Some(value) => drop(objects.insert(key, &*sealed(key, value))?),
-                        None => drop(objects.remove(key)?),
-                    }
-                }
-                write.open_table(POSITION)?.insert((), &*sealed(&[], position))?;
-            }
+            let before = bytes_of(&write.open_table(OBJECTS)?, &write.open_table(BYTES)?)?;
+            let bytes = change(&write, batch, |_| true, before)?;
+            note_bytes(&write, bytes)?;
+            write.open_table(POSITION)?.insert((), &*sealed(&[], position))?;
             write.commit()?;
             Ok(())
-        })
+        })?;
+        self.compaction.lock().follow(batch);
+        Ok(())
     }
 }
 
 impl Drop for RedbEngine {
     /// redb's destructor writes, and panics after an earlier panic.
     fn drop(&mut self) {
-        // Without the lock: whoever drops the last reference may hold what is taken under it.
-        end(self.database.get_mut().take());
-    }
-}
-
-/// Closes the database. Closing may write, and may fail on damaged pages.
-fn end(database: Option<Database>) {
-    let _ = guarded("close the tree", || {
-        drop(database);
-        Ok(())
-    });
-}
-
-/// `value` as it is stored: its checksum, with that of its key, before it. redb looks at its own checksums only in a check.
-fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut stored = sum(key, value).to_le_bytes().to_vec();
-    stored.extend_from_slice(value);
-    stored
-}
-
-/// The value that was [`sealed`].
-///
-/// # Errors
-/// [`StoreError::Damaged`] if the checksum differs.
-fn checked<'s>(key: &[u8], stored: &'s [u8]) -> Result<&'s [u8], StoreError> {
-    let (expected, value) = stored.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
-    match u32::from_le_bytes(*expected) == sum(key, value) {
-        true => Ok(value),
-        false => Err(StoreError::Damaged("a record of the tree is not what was written".into())),
-    }
-}
-
-fn sum(key: &[u8], value: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(key), value)
-}
-
-/// Calls `work`, and makes of redb's errors and panics ours.
-fn guarded<R>(what: &'static str, work: impl FnOnce() -> Result<R, redb::Error>) -> Result<R, StoreError> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(redb::Error::Io(error)))
-            if !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
-        {
-            Err(StoreError::Io(what, error))
+        // Without the locks: the thread that drops the last reference may hold locks that are taken under them.
+        self.compaction.get_mut().end();
+        if let Some(tree) = self.tree.get_mut().take() {
+            tree.end();
         }
-        Ok(Err(error @ (redb::Error::PreviousIo | redb::Error::DatabaseAlreadyOpen))) => {
-            Err(StoreError::Failed(format!("could not {what}: {error}")))
-        }
-        Ok(Err(error)) => Err(StoreError::Damaged(format!("could not {what}: {error}"))),
-        Err(_) => Err(StoreError::Damaged(format!("could not {what}: the library that keeps it gave up"))),
-    }
-}
-
-impl StorageBackend for Backend {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write(offset, data)
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.0.write_sums()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::sums::SummedFile;
     use super::*;
     use crate::disk::{Disk, crash::CrashDisk};
     use sluice_sync::Mutex;
@@ -243,11 +216,11 @@ mod tests {
     fn a_tree_of_an_earlier_version_has_no_sums_and_is_used() {
         let file = CrashDisk::new().create("tree", 0).expect("an empty disk");
         let plain = SummedFile::plain(file.clone());
-        let engine = RedbEngine::of(plain, 1 << 20).expect("an empty file");
+        let engine = RedbEngine::of(RedbTree::of(file.clone(), plain, 1 << 20).expect("an empty file"));
         engine.apply(&Batch::default(), b"first").expect("memory");
         drop(engine);
         for (is, next) in [(b"first", b"later"), (b"later", b"third")] {
-            let engine = RedbEngine::open(file.clone(), 1 << 20).expect("a tree");
+            let engine = RedbEngine::open(file.clone(), None, 1 << 20).expect("a tree");
             assert_eq!(engine.position().expect("whole").as_deref(), Some(is.as_slice()));
             engine.apply(&Batch::default(), next).expect("memory");
         }
@@ -259,12 +232,19 @@ mod tests {
     #[test]
     fn an_engine_may_go_under_a_lock_that_is_taken_while_one_is_read() {
         let file = CrashDisk::new().create("tree", 0).expect("an empty disk");
-        let engine = RedbEngine::open(file, 1 << 20).expect("an empty file");
+        let engine = RedbEngine::open(file, None, 1 << 20).expect("an empty file");
         let outer = Mutex::with_class(&OUTER, ());
-        let reading = engine.database.read();
+        let reading = engine.tree.read();
         drop(outer.lock());
         drop(reading);
         let _held = outer.lock();
         drop(engine);
+    }
+
+    #[test]
+    fn a_panic_of_the_library_is_damage() {
+        let said = guarded("look at the tree", || -> Result<(), redb::Error> { panic!("planned") });
+        let said = said.expect_err("it panics").to_string();
+        assert!(said.contains("could not look at the tree: the library that keeps it gave up"), "{said}");
     }
 }

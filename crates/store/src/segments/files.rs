@@ -28,6 +28,14 @@ impl Files {
         Files { disk, open: Mutex::with_class(&FILES, VecDeque::new()) }
     }
 
+    /// Free bytes of the disk.
+    ///
+    /// # Errors
+    /// The disk's, if it does not tell.
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+        self.disk.free_bytes()
+    }
+
     /// The file of `segment`.
     ///
     /// # Errors
@@ -42,7 +50,7 @@ impl Files {
             Some((_, file)) => file,
             None => self.disk.open(&name(segment)).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => StoreError::Damaged(format!("`{}` is missing", name(segment))),
-                _ => StoreError::Io("open a segment", error),
+                _ => StoreError::io("open a segment")(error),
             })?,
         };
         self.keep(segment, &file);

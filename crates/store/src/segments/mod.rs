@@ -33,8 +33,10 @@
 
 mod extent;
 mod files;
+mod read;
 mod table;
 
+use extent::EncryptedData;
 pub(crate) use extent::Span;
 pub use extent::{EXTENT_MAX, Extent};
 pub(crate) use files::name;
@@ -42,8 +44,10 @@ pub use table::EXTENT_ROOM;
 pub(crate) use table::{CHANGE_LEN, Change, Table};
 
 use crate::StoreError;
+use crate::compression::compressed;
 use crate::disk::{Disk, DiskFile};
-use crate::log::BLOCK;
+use crate::encryption::Cipher;
+use crate::format::BLOCK;
 use crate::mutant::{Mutant, Planted};
 use files::Files;
 use sluice_sync::percpu::PerCpu;
@@ -56,13 +60,18 @@ static FLUSH: LockClass = LockClass::new("store.segments.flush");
 
 /// The most segments that a store has: at the usual size 16 TiB.
 pub(crate) const SEGMENTS_MAX: u32 = 1 << 16;
-/// Blocks that a segment asks the disk for at a time, beyond what a write needs. A whole segment for each CPU at once would
-/// leave a small disk without room.
+/// Blocks that a segment asks the disk for at a time at most, beyond what a write needs.
 const AHEAD: u32 = 4096;
+/// All open segments together ask ahead for this part of the disk's free room at most: the tree cannot use it.
+const AHEAD_SHARE: u64 = 8;
 
 /// The data of a store.
 pub(crate) struct Segments {
     files: Files,
+    /// *immutable*
+    cipher: Option<Arc<Cipher>>,
+    /// New data are compressed where that is worth it. *immutable*
+    compresses: bool,
     /// Blocks of a segment. *immutable*
     blocks: u32,
     /// The segment that each CPU writes to. *each protected by its mutex*
@@ -110,15 +119,17 @@ type Pending = u32;
 
 impl Segments {
     /// The segments of a store, as `table` has them after recovery, of so many `blocks`; so many are
-    /// written at a time.
+    /// written at a time, compressed if it `compresses`.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
-        (blocks, open): (u32, usize),
+        (blocks, open, compresses): (u32, usize, bool),
         table: Table,
         planted: Planted,
     ) -> Segments {
         let segments = Segments {
+            cipher: disk.cipher(),
             files: Files::new(disk),
+            compresses,
             blocks,
             open: PerCpu::with_cpus(open.max(1), |_| Mutex::with_class(&OPEN, None)),
             space: Mutex::with_class(&SPACE, Space::default()),
@@ -177,19 +188,29 @@ impl Segments {
             // A store whose records have everything: see Store::over.
             return Err(StoreError::Io("write data", std::io::ErrorKind::Unsupported.into()));
         }
-        let blocks = bytes.len().div_ceil(BLOCK as usize) as u32;
+        let blocks_of = |bytes: &[u8]| bytes.len().div_ceil(BLOCK as usize) as u32;
+        let blocks = blocks_of(bytes);
         assert!(
             blocks > 0 && bytes.len() <= EXTENT_MAX && blocks <= self.blocks,
             "an extent of {blocks} blocks"
         );
-        let (span, file) = self.reserve(blocks)?;
-        if let Err(error) = file.write_at(bytes, span.offset()) {
+        let (len, smaller) = (bytes.len(), if self.compresses { compressed(bytes) } else { None });
+        let bytes = smaller.as_deref().unwrap_or(bytes);
+        let encrypted = self.cipher.as_ref().map(|cipher| EncryptedData::of(bytes, cipher)).transpose();
+        let encrypted = encrypted.map_err(StoreError::io("encrypt data"))?;
+        let (span, file) = self.reserve(blocks_of(bytes))?;
+        let stored = encrypted.as_ref().map_or(bytes, |data| &data.bytes);
+        if let Err(error) = file.write_at(stored, span.offset()) {
             self.give_up(span);
             return Err(StoreError::Io("write data", error));
         }
         // After the write: a flush that takes it from here flushes all of it.
         self.space.lock().dirty.insert(span.segment, file);
-        Ok(Extent::of(span, bytes))
+        let extent = match encrypted {
+            Some(data) => Extent::of_encrypted(span, data),
+            None => Extent::of(span, bytes),
+        };
+        Ok(extent.compressed_from(len))
     }
 
     /// Makes the writes of all returned calls durable.
@@ -212,106 +233,6 @@ impl Segments {
                 *failed = Some(error.to_string());
             }
             flushed?;
-        }
-        Ok(())
-    }
-
-    /// Fills `buf` with what `extent` holds from `offset` on.
-    ///
-    /// # Errors
-    /// [`StoreError::Damaged`] when the bytes differ from the written bytes; errors of the disk.
-    ///
-    /// # Panics
-    /// When the extent ends before `buf` is full: the caller's fault.
-    pub(crate) fn read(&self, extent: &Extent, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
-        let end = offset.checked_add(buf.len() as u64).filter(|end| *end <= extent.len());
-        let end = end.expect("a read within the extent");
-        if buf.is_empty() {
-            return Ok(());
-        }
-        let file = self.files.get(extent.span().segment)?;
-        // Whole blocks, since those have checksums.
-        let start = offset / BLOCK * BLOCK;
-        let end = end.next_multiple_of(BLOCK).min(extent.len());
-        if end - start == buf.len() as u64 {
-            return self.read_blocks(&*file, extent, start, buf);
-        }
-        let mut blocks = vec![0; (end - start) as usize];
-        self.read_blocks(&*file, extent, start, &mut blocks)?;
-        let skip = (offset - start) as usize;
-        buf.copy_from_slice(&blocks[skip..skip + buf.len()]);
-        Ok(())
-    }
-
-    /// The content of each of `extents`. Adjacent extents are read with one call of the disk.
-    ///
-    /// # Errors
-    /// Errors of [`read`](Self::read).
-    pub(crate) fn read_all(&self, extents: &[&Extent]) -> Result<Vec<Vec<u8>>, StoreError> {
-        let touches = |one: &&Extent, next: &&Extent| {
-            let (one, next) = (one.span(), next.span());
-            one.segment == next.segment && one.end() == next.block
-        };
-        let mut all = Vec::with_capacity(extents.len());
-        for run in extents.chunk_by(touches) {
-            let [first, .., last] = run else {
-                for extent in run {
-                    let mut bytes = vec![0; extent.len() as usize];
-                    self.read(extent, 0, &mut bytes)?;
-                    all.push(bytes);
-                }
-                continue;
-            };
-            let start = first.span().offset();
-            let mut bytes = vec![0; (last.span().offset() + last.len() - start) as usize];
-            let file = self.files.get(first.span().segment)?;
-            file.read_at(&mut bytes, start).map_err(unread(first.span(), 0))?;
-            for extent in run {
-                let at = (extent.span().offset() - start) as usize;
-                let bytes = &mut bytes[at..at + extent.len() as usize];
-                self.check_or_read_anew(&*file, extent, 0, bytes)?;
-                all.push(bytes.to_vec());
-            }
-        }
-        Ok(all)
-    }
-
-    fn read_blocks(
-        &self,
-        file: &dyn DiskFile,
-        extent: &Extent,
-        start: u64,
-        buf: &mut [u8],
-    ) -> Result<(), StoreError> {
-        let span = extent.span();
-        file.read_at(buf, span.offset() + start).map_err(unread(span, start / BLOCK))?;
-        self.check_or_read_anew(file, extent, start, buf)
-    }
-
-    /// Checks that `buf` is the content of `extent` from block `start` on; if not, reads it again past all copies.
-    fn check_or_read_anew(
-        &self,
-        file: &dyn DiskFile,
-        extent: &Extent,
-        start: u64,
-        buf: &mut [u8],
-    ) -> Result<(), StoreError> {
-        if self.check(extent, start, buf).is_ok() {
-            return Ok(());
-        }
-        let span = extent.span();
-        file.read_anew(buf, span.offset() + start).map_err(unread(span, start / BLOCK))?;
-        self.check(extent, start, buf)
-    }
-
-    /// Whether `buf` is what `extent` holds from block `start` on.
-    fn check(&self, extent: &Extent, start: u64, buf: &[u8]) -> Result<(), StoreError> {
-        let span = extent.span();
-        for (at, block) in buf.chunks(BLOCK as usize).enumerate() {
-            let number = start / BLOCK + at as u64;
-            if !extent.is_block(number as usize, block) && !self.planted.has(Mutant::DataNotChecked) {
-                return Err(damaged(span, number));
-            }
         }
         Ok(())
     }
@@ -374,7 +295,7 @@ impl Segments {
                     self.close(open);
                     *here = None;
                 }
-                Some(open) => match open.make_room(blocks, self.blocks) {
+                Some(open) => match open.make_room(blocks, self.blocks, || self.ahead()) {
                     Ok(()) => return Ok(self.take(open, blocks)),
                     Err(error) => break error,
                 },
@@ -390,6 +311,13 @@ impl Segments {
             }
         }
         Err(StoreError::Io("make room for data", full))
+    }
+
+    /// Blocks that a segment asks for beyond what a write needs.
+    fn ahead(&self) -> u32 {
+        let share = |free: u64| free / BLOCK / (AHEAD_SHARE * self.open.len() as u64);
+        let share = self.files.free_bytes().map_or(AHEAD.into(), share);
+        u32::try_from(share).map_or(AHEAD, |share| share.min(AHEAD))
     }
 
     fn take(&self, open: &mut Open, blocks: u32) -> (Span, Arc<dyn DiskFile>) {
@@ -435,10 +363,24 @@ impl Segments {
 
     /// Nothing more is written to `open`: the room that it has not used goes back to the disk.
     fn close(&self, open: &Open) {
+        self.punch_ahead(open);
+        self.space.lock().segments[open.number as usize].0 = Phase::Full;
+    }
+
+    fn punch_ahead(&self, open: &Open) {
         if open.allocated > open.next {
             self.punch(Span { segment: open.number, block: open.next, blocks: open.allocated - open.next });
         }
-        self.space.lock().segments[open.number as usize].0 = Phase::Full;
+    }
+
+    /// Gives the disk back the room that open segments have taken from it and not used. Writes ask for it again.
+    pub(crate) fn give_ahead_back(&self) {
+        for open in self.open.iter() {
+            if let Some(open) = &mut *open.lock() {
+                self.punch_ahead(open);
+                open.allocated = open.next;
+            }
+        }
     }
 
     /// Gives blocks back to the disk. A disk without support for holes keeps the blocks: a waste, and no fault.
@@ -446,6 +388,12 @@ impl Segments {
         if let Ok(file) = self.files.get(span.segment) {
             let _ = file.punch(span.offset(), span.bytes());
         }
+    }
+
+    /// Bytes that open segments have taken from the disk and not used.
+    pub(crate) fn ahead_bytes(&self) -> u64 {
+        let blocks = |open: &Open| u64::from(open.allocated.saturating_sub(open.next));
+        self.open.iter().map(|open| open.lock().as_ref().map_or(0, blocks)).sum::<u64>() * BLOCK
     }
 
     /// Gives back the room that open segments have not used. For a store that is being closed.
@@ -459,8 +407,8 @@ impl Segments {
 }
 
 impl Open {
-    /// Asks the disk for storage for `blocks` more, and for some beyond.
-    fn make_room(&mut self, blocks: u32, limit: u32) -> std::io::Result<()> {
+    /// Asks the disk for storage for `blocks` more, and for as many beyond as `ahead` says, up to block `limit`.
+    fn make_room(&mut self, blocks: u32, limit: u32, ahead: impl FnOnce() -> u32) -> std::io::Result<()> {
         let needed = self.next + blocks;
         if needed <= self.allocated {
             return Ok(());
@@ -471,7 +419,7 @@ impl Open {
             self.allocated = to;
             Ok(())
         };
-        ask(needed.saturating_add(AHEAD).min(limit)).or_else(|_: std::io::Error| ask(needed))
+        ask(needed.saturating_add(ahead()).min(limit)).or_else(|_: std::io::Error| ask(needed))
     }
 }
 
@@ -496,20 +444,6 @@ impl Space {
             *pending = pending.saturating_sub(span.blocks);
         }
     }
-}
-
-/// Translates a disk error that came while block `block` of `span` was read.
-fn unread(span: Span, block: u64) -> impl FnOnce(std::io::Error) -> StoreError {
-    move |error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => damaged(span, block),
-        _ => StoreError::Io("read data", error),
-    }
-}
-
-/// The error for block `block` of `span`, whose bytes differ from the written ones.
-fn damaged(span: Span, block: u64) -> StoreError {
-    let (block, name) = (u64::from(span.block) + block, name(span.segment));
-    StoreError::Damaged(format!("block {block} of `{name}` is not what was written"))
 }
 
 /// Blocks in segments of `size` bytes.

@@ -11,7 +11,7 @@
 //! that something lives in: such a segment is not written again from its beginning before a later checkpoint.
 
 use super::extent::Span;
-use crate::log::BLOCK;
+use crate::format::BLOCK;
 
 /// A span that records begin or cease to name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,8 +185,10 @@ mod tests {
         let table = table.after(&[change(1, 6, 1, true)], 9, 99).expect("sound");
         assert_eq!((table.uses[1], table.freed.len()), (Use { live: 2, end: 9 }, 1));
         assert!(table.after(&[change(1, 0, 3, true)], 9, 99).is_err(), "more than there is");
-        assert!(table.after(&[change(9, 0, 1, false)], 9, 99).is_err(), "no such segment");
-        assert!(table.after(&[change(0, 99, 1, false)], 9, 99).is_err(), "beyond its end");
+        for (segment, block) in [(9, 0), (0, 99)] {
+            let said = table.after(&[change(segment, block, 1, false)], 9, 99).map(drop);
+            assert_eq!(said, Err(format!("blocks {block}-{} of segment {segment} are none", block + 1)));
+        }
     }
 
     #[test]

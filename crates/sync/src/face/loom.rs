@@ -32,6 +32,11 @@ pub fn seeded(mutant: super::Mutant) -> bool {
     SEEDED.get() == Some(mutant)
 }
 
+/// Whether any mutant is seeded.
+pub fn is_any_seeded() -> bool {
+    SEEDED.get().is_some()
+}
+
 /// Atomic integers and pointers, and their memory orderings.
 pub mod atomic {
     pub use loom::sync::atomic::{

@@ -1,8 +1,12 @@
 //! Memory: how much of the computer's this process has, and what holds it.
 
 mod asking;
+#[allow(unsafe_code)]
+pub(crate) mod blocks;
+mod gap;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
 pub mod machine;
+pub mod reclaim;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
 pub mod reserve;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
@@ -12,12 +16,13 @@ mod trim;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
 pub use asking::bound_by;
 pub use asking::{Short, is_short, left, make_room, take, total_bytes};
+pub use gap::Gap;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
 pub use trim::keep_little;
 #[cfg(not(any(feature = "loom", feature = "sim")))]
 pub(crate) use trim::trim;
 
-use crate::{blocks, drain, rcu, refcache};
+use crate::{drain, rcu, refcache};
 
 /// Resident memory of this process in bytes, including shared pages; `None` if the system does not tell.
 pub fn resident_bytes() -> Option<u64> {

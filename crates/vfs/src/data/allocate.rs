@@ -21,7 +21,7 @@ impl FileData {
         let pages = pages_touched(&range);
         let mut change = self.grow(space);
         let missing = change.missing(&pages);
-        change.reserve(missing)?;
+        change.reserve_unwritten(missing, missing)?;
         change.fill_with_unwritten(pages);
         if !keep_size {
             self.extend_to(range.end);
@@ -53,7 +53,7 @@ impl FileData {
         let pages = pages_touched(&range);
         let mut change = self.rearrange(space, pages.clone());
         let missing = change.missing(&pages);
-        change.reserve(missing)?;
+        change.reserve_unwritten(missing, missing + change.data_in(whole_pages(&range)))?;
         change.zero_partial_pages(&range);
         change.remove_data(&whole_pages(&range));
         change.fill_with_unwritten(pages);

@@ -2,8 +2,8 @@
 
 use super::page::{self, Locked, MadePages};
 use super::{
-    FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, clip, pages_touched, part_of, release,
-    reserve, within,
+    FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, clip, give_up, pages_touched, part_of,
+    release, reserve, within,
 };
 use crate::Errno;
 use sluice_sync::SharedBytes;
@@ -77,6 +77,24 @@ impl DataChange<'_> {
         Ok(())
     }
 
+    /// Reserves `missing` pages, counts them as the file's, and has room held back for `pages` that become unwritten. After an error
+    /// nothing has changed.
+    pub(super) fn reserve_unwritten(&self, missing: u64, pages: u64) -> Result<(), Errno> {
+        if missing > 0 {
+            self.space.reserve_unwritten(missing)?;
+        }
+        if pages > 0 {
+            self.space.hold_back(pages).inspect_err(|_| release(self.space, missing))?;
+        }
+        count_pages(self.file, missing, 0);
+        Ok(())
+    }
+
+    /// How many of `pages` have data.
+    pub(super) fn data_in(&self, pages: Range<u64>) -> u64 {
+        data_pages(self.writer.slots(), pages).count() as u64
+    }
+
     /// Releases `pages` of the file's pages.
     pub(super) fn release(&self, pages: u64) {
         release(self.space, pages);
@@ -109,7 +127,7 @@ impl DataChange<'_> {
         // Pages stay locked until the write is complete and the size is raised, so that readers see the whole write or
         // nothing.
         let mut locked = Locked::new();
-        let mut written = 0;
+        let (mut written, mut filled) = (0, 0);
         for (index, made) in pages.clone().zip(made.into_iter().chain(repeat_with(|| None))) {
             let (at, bytes) = part_of(buf, offset, index);
             let taken =
@@ -141,13 +159,17 @@ impl DataChange<'_> {
                 page.store(at, bytes);
                 locked.push(page);
             } else {
-                unwritten.remove(&(index..index + 1));
+                filled += unwritten.remove(&(index..index + 1));
                 let page = made.unwrap_or_else(|| page::with(index, at, bytes));
                 locked.push(slots.insert_with(index, page, |page| page.lock()));
             }
             written += bytes.len();
         }
         self.file.extend_to(offset + written as u64);
+        if unwritten.end() == 0 {
+            self.file.set_reserved(false);
+        }
+        give_up(self.space, filled);
         let size = self.file.size();
         for (index, page) in pages.zip(locked.iter_mut()) {
             let may_be = self.rearranging.is_none() && page::is_whole(page);
@@ -167,9 +189,14 @@ impl DataChange<'_> {
     pub(super) fn share(&mut self, index: u64, page: &SharedBytes) -> Result<(), Errno> {
         debug_assert!(self.rearranging.is_some(), "a page that is replaced takes its readers by surprise");
         let (slots, unwritten) = self.writer.parts();
-        if slots.get(index).is_none() && unwritten.remove(&(index..index + 1)) == 0 {
-            reserve(self.space, 1)?;
-            count_pages(self.file, 1, 0);
+        if slots.get(index).is_none() {
+            match unwritten.remove(&(index..index + 1)) {
+                0 => {
+                    reserve(self.space, 1)?;
+                    count_pages(self.file, 1, 0);
+                }
+                filled => give_up(self.space, filled),
+            }
         }
         slots.insert(index, page.clone());
         Ok(())
@@ -213,6 +240,7 @@ impl DataChange<'_> {
         let (_, set) = self.writer.parts();
         let unwritten = set.remove(pages);
         self.file.set_reserved(set.end() != 0);
+        give_up(self.space, unwritten);
         self.release(data + unwritten);
     }
 
@@ -305,7 +333,7 @@ fn count_pages(file: &FileData, got: u64, lost: u64) {
 }
 
 /// The data pages among `pages`, in order. They may be removed while they are listed.
-fn data_pages<'w>(
+pub(super) fn data_pages<'w>(
     slots: Slots<'w, SharedBytes, PageSet>,
     pages: Range<u64>,
 ) -> impl Iterator<Item = (u64, &'w Page)> {
@@ -318,7 +346,7 @@ fn data_pages<'w>(
 }
 
 /// How many of `pages` are holes.
-fn holes(slots: Slots<'_, SharedBytes, PageSet>, unwritten: &PageSet, pages: &Range<u64>) -> u64 {
+pub(super) fn holes(slots: Slots<'_, SharedBytes, PageSet>, unwritten: &PageSet, pages: &Range<u64>) -> u64 {
     let data = data_pages(slots, pages.clone()).count() as u64;
     pages.end - pages.start - data - unwritten.count(pages)
 }

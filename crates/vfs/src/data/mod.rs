@@ -107,7 +107,7 @@ use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::{RadixTree, SeqBytes, SeqCount, SharedBytes};
 use std::cell::Cell;
 use std::ops::Range;
-pub(crate) use stored::CHUNK_PAGES;
+pub(crate) use stored::{CHUNK_PAGES, RANGES_MAX};
 
 /// Bytes in a page.
 pub(crate) const PAGE_SIZE: usize = 4096;
@@ -116,7 +116,7 @@ pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 /// A page that holds data, or the first bytes of it.
 type Page = SeqBytes;
 /// The number of pages in the longest file.
-const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
+pub(crate) const PAGES_MAX: u64 = FILE_SIZE_MAX.div_ceil(PAGE);
 
 /// The storage that files take their pages from. A page shared copy-on-write counts once for each place that
 /// holds it, since each may need a copy of its own at the next write.
@@ -127,6 +127,16 @@ pub(crate) trait Space {
     fn reserve_shared(&self, pages: u64) -> Result<(), Errno> {
         self.reserve(pages)
     }
+    /// Takes `pages` pages that nobody may write for long, all or none. Errors: as [`reserve`](Self::reserve).
+    fn reserve_unwritten(&self, pages: u64) -> Result<(), Errno> {
+        self.reserve(pages)
+    }
+    /// Sees to it that `pages` pages which are reserved can be written later. Errors: `ENOSPC`.
+    fn hold_back(&self, _pages: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    /// So many pages that were held back are written, or unwritten no more.
+    fn give_up(&self, _pages: u64) {}
     /// Gives `pages` pages back.
     fn release(&self, pages: u64);
     /// Memory is about to be taken for `pages` pages that were reserved before: storage that reads as zeros, or a page that is
@@ -163,6 +173,14 @@ impl Space for Prepaid<'_> {
         reserve(self.space, pages - own)?;
         self.spend(own);
         Ok(())
+    }
+
+    fn hold_back(&self, pages: u64) -> Result<(), Errno> {
+        self.space.hold_back(pages)
+    }
+
+    fn give_up(&self, pages: u64) {
+        self.space.give_up(pages);
     }
 
     fn release(&self, pages: u64) {
@@ -284,7 +302,9 @@ impl FileData {
 
     /// Releases all pages, before the file is dropped.
     pub(crate) fn clear(&mut self, space: &dyn Space) {
-        let old = std::mem::replace(self, FileData::new());
+        let mut old = std::mem::replace(self, FileData::new());
+        // No lock: a destructor may run while the contents of another file are locked.
+        give_up(space, old.tree.state_mut().len());
         release(space, old.pages());
     }
 }
@@ -298,6 +318,13 @@ fn reserve(space: &dyn Space, pages: u64) -> Result<(), Errno> {
 fn release(space: &dyn Space, pages: u64) {
     if pages > 0 {
         space.release(pages);
+    }
+}
+
+/// Gives up holding back `pages` pages.
+fn give_up(space: &dyn Space, pages: u64) {
+    if pages > 0 {
+        space.give_up(pages);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::tests::Meter;
 use super::*;
+use sluice_sync::random::{Random, fresh_seed};
 
 /// Runs, and the operations of each. Runs share nothing: a failure replays from its run's seed.
 const RUNS: u64 = 60;
@@ -175,42 +176,25 @@ impl Model {
     }
 }
 
-/// The SplitMix64 generator.
-struct ModelRandom(u64);
-
-impl ModelRandom {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// An offset or length of at most `pages` pages: most often where a page begins, or a byte beside; or a small one, so that
-    /// first pages are short.
-    fn offset(&mut self, pages: u64) -> u64 {
-        let start = self.below(pages) * PAGE;
-        match self.below(8) {
-            0..3 => start,
-            3 => start + 1,
-            4 => start + PAGE - 1,
-            5 => start + self.below(PAGE),
-            _ => {
-                let bits = 4 + self.below(8);
-                self.below(1 << bits)
-            }
+/// An offset or length of at most `pages` pages: most often where a page begins, or a byte beside; or a small one, so that
+/// first pages are short.
+fn place(random: &mut Random, pages: u64) -> u64 {
+    let start = random.below(pages) * PAGE;
+    match random.below(8) {
+        0..3 => start,
+        3 => start + 1,
+        4 => start + PAGE - 1,
+        5 => start + random.below(PAGE),
+        _ => {
+            let bits = 4 + random.below(8);
+            random.below(1 << bits)
         }
     }
 }
 
 /// Does one random operation on file `which` and its model, and compares the results.
 fn step(
-    random: &mut ModelRandom,
+    random: &mut Random,
     space: &Meter,
     free: &mut u64,
     which: usize,
@@ -221,7 +205,7 @@ fn step(
     let (file, other) = if which == 0 { (first, second) } else { (second, first) };
     let [first, second] = models;
     let (model, other_model) = if which == 0 { (first, second) } else { (second, first) };
-    let (offset, len) = (random.offset(SPAN), random.offset(4));
+    let (offset, len) = (place(random, SPAN), place(random, 4));
     let (at, n) = (offset as usize, len as usize);
     let keep = random.below(2) == 0;
     // Files grow by inserting; keep them within the model's room.
@@ -259,13 +243,13 @@ fn step(
             format!("insert {offset} {len}")
         }
         9..12 => {
-            let (from, len) = (random.offset(SPAN), random.offset(SPAN));
+            let (from, len) = (place(random, SPAN), place(random, SPAN));
             let copied = file.copy_from(space, offset, other, from, len);
             assert_eq!(copied, model.copy(free, at, other_model, from as usize, len as usize));
             format!("copy {from} {len} to {offset}")
         }
         _ => {
-            let from = random.offset(SPAN);
+            let from = place(random, SPAN);
             let len = len.min(from.abs_diff(offset));
             let before = model.clone();
             let copied = file.copy_from(space, offset, file, from, len);
@@ -276,13 +260,13 @@ fn step(
 }
 
 /// Compares a file with its model.
-fn compare(random: &mut ModelRandom, file: &FileData, model: &Model) {
+fn compare(random: &mut Random, file: &FileData, model: &Model) {
     file.check();
     assert_eq!((file.size(), file.pages()), (model.bytes.len() as u64, model.allocated()));
     let mut bytes = vec![0xEE; model.bytes.len() + 1];
     assert_eq!(file.read(0, &mut bytes), Some(model.bytes.len()));
     assert!(bytes[..model.bytes.len()] == model.bytes, "contents differ");
-    let (offset, len) = (random.offset(SPAN), random.offset(4));
+    let (offset, len) = (place(random, SPAN), place(random, 4));
     let mut part = vec![0xEE; len as usize];
     let expected = model.bytes.get(offset as usize..).unwrap_or_default();
     let expected = &expected[..expected.len().min(part.len())];
@@ -319,14 +303,14 @@ fn copy_whole(
 }
 
 fn run(seed: u64) {
-    let mut random = ModelRandom(seed);
+    let mut random = Random::new(seed);
     // Every other run is short of space.
     let limit = if random.below(2) == 0 { 4 + random.below(SPAN) } else { 1 << 20 };
     let (space, mut free) = (Meter::new(limit), limit);
     let mut files = [FileData::new(), FileData::new()];
     let mut models = [Model::new(), Model::new()];
     for number in 0..OPERATIONS {
-        let which = random.below(2) as usize;
+        let which = random.below(2);
         let done = match random.below(16) {
             0 => copy_whole(&space, &mut free, which, &mut files, &mut models),
             _ => step(&mut random, &space, &mut free, which, &files, &mut models),
@@ -346,8 +330,7 @@ fn run(seed: u64) {
 #[test]
 fn random_operations_agree_with_a_naive_model() {
     let replayed = std::env::var("SLUICE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let (seconds, nanoseconds) = sluice_sync::time::realtime();
-    let first = replayed.unwrap_or(seconds as u64 ^ (u64::from(nanoseconds) << 32));
+    let first = replayed.unwrap_or_else(fresh_seed);
     println!("to replay a failure: SLUICE_SEED=<the seed of the failing run>");
     (0..RUNS).for_each(|number| run(first.wrapping_add(number)));
 }

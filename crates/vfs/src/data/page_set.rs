@@ -13,10 +13,10 @@ use std::ops::Range;
 use std::{iter, mem};
 
 /// A set of page numbers. 8 bytes, and nothing on the heap, while it is empty.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct PageSet(Option<Box<Ranges>>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Ranges {
     /// The first one, which mostly is the only one. Empty only while ranges are changed.
     first: Range<u64>,

@@ -4,14 +4,18 @@
 //! bytes of these pages in order, up to the last nonzero byte. So holes stay holes, and a file of ten bytes takes ten
 //! bytes.
 
+use super::change::{data_pages, holes};
 use super::page_set::PageSet;
-use super::{FileData, PAGE_SIZE, Prepaid, Space};
+use super::{FileData, PAGE_SIZE, PAGES_MAX, Prepaid, Space, pages_touched};
 use sluice_sync::atomic::Ordering;
 use sluice_sync::rcu::domain;
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Pages in a chunk.
 pub(crate) const CHUNK_PAGES: u64 = 16;
+/// The most ranges of unwritten pages of a file that its record keeps.
+pub(crate) const RANGES_MAX: usize = 512;
 
 /// The end of `bytes` without the zeros there, or `start`.
 fn last_not_zero(bytes: &[u8], start: usize) -> usize {
@@ -24,14 +28,16 @@ fn last_not_zero(bytes: &[u8], start: usize) -> usize {
 }
 
 impl FileData {
-    /// The file, new and known to nobody else, is as long as this, and has so many pages, for which space was reserved.
-    /// The caller [fills](Self::fill_chunk) the pages before the file becomes visible.
-    pub(crate) fn preset(&self, size: u64, pages: u64) {
-        let _growing = self.tree.write();
+    /// The file, new and known to nobody else, is as long as this, and has so many pages with data beside the `unwritten` ones. Space
+    /// was reserved for all. The caller [fills](Self::fill_chunk) pages before it is read.
+    pub(crate) fn preset(&self, size: u64, pages: u64, unwritten: PageSet) {
+        let mut growing = self.tree.write();
         self.set_size(size);
         self.set_absent(pages > 0);
+        self.set_reserved(unwritten.len() > 0);
         // Relaxed: a number that stands alone.
-        self.pages.store(pages, Ordering::Relaxed);
+        self.pages.store(pages + unwritten.len(), Ordering::Relaxed);
+        *growing.parts().1 = unwritten;
     }
 
     /// Takes those of the `pages` of `chunk` out that are there, keeping their storage: they are with a store. Returns which.
@@ -102,10 +108,76 @@ impl FileData {
         found
     }
 
-    /// Number of pages that hold data.
+    /// The first chunk from `chunk` on that has data in memory.
+    pub(crate) fn next_chunk(&self, chunk: u64) -> Option<u64> {
+        let (guard, from) = (domain().read(), chunk.saturating_mul(CHUNK_PAGES));
+        Some(self.tree.first_in(&guard, from..PAGES_MAX)?.0 / CHUNK_PAGES)
+    }
+
+    /// Bitmaps of the pages of `chunk` in memory: here, in `other`, and of the pages that both files share.
+    pub(crate) fn pages_in_common(&self, other: &FileData, chunk: u64) -> [u16; 3] {
+        let guard = domain().read();
+        let mut found = [0; 3];
+        for at in 0..CHUNK_PAGES {
+            let index = chunk * CHUNK_PAGES + at;
+            let [here, there] = [self, other].map(|file| file.tree.get(&guard, index));
+            let is_same = here.zip(there).is_some_and(|(here, there)| here.is_same(there));
+            for (pages, has) in found.iter_mut().zip([here.is_some(), there.is_some(), is_same]) {
+                *pages |= u16::from(has) << at;
+            }
+        }
+        found
+    }
+
+    /// Number of pages that hold data. Nobody changes the file meanwhile.
     pub(crate) fn data_pages(&self) -> u64 {
-        // Relaxed: a hint, as nobody changes the file meanwhile.
-        let reserved = if self.reserved.load(Ordering::Relaxed) { self.tree.state().len() } else { 0 };
-        self.pages() - reserved
+        self.pages() - self.unwritten_pages()
+    }
+
+    /// The number of pages with data that other files share, and the number of pages of this file alone.
+    pub(crate) fn shared_and_private_pages(&self) -> (u64, u64) {
+        let mut tree = self.tree.write();
+        let (slots, _) = tree.parts();
+        let mut counts = (0, 0);
+        for (index, _) in data_pages(slots, 0..PAGES_MAX) {
+            *(if slots.is_sole(index) { &mut counts.1 } else { &mut counts.0 }) += 1;
+        }
+        counts
+    }
+
+    /// Number of unwritten pages.
+    pub(crate) fn unwritten_pages(&self) -> u64 {
+        if self.has_reserved() { self.tree.state().len() } else { 0 }
+    }
+
+    /// Whether the file has a page, with data or unwritten, for each of `bytes`.
+    pub(crate) fn has_pages(&self, bytes: &Range<u64>) -> bool {
+        let mut tree = self.tree.write();
+        let (slots, unwritten) = tree.parts();
+        bytes.is_empty() || holes(slots, unwritten, &pages_touched(bytes)) == 0
+    }
+
+    /// The unwritten pages that a record keeps: all, or the longest ranges.
+    pub(crate) fn unwritten_to_keep(&self) -> PageSet {
+        let unwritten = self.tree.state();
+        let mut ranges: Vec<_> = unwritten.ranges().collect();
+        if ranges.len() > RANGES_MAX {
+            ranges.select_nth_unstable_by_key(RANGES_MAX, |range| Reverse(range.end - range.start));
+            ranges.truncate(RANGES_MAX);
+        }
+        let mut kept = PageSet::new();
+        ranges.into_iter().for_each(|range| kept.insert(range));
+        kept
+    }
+
+    /// Whether a record keeps all unwritten pages.
+    pub(crate) fn are_unwritten_kept(&self) -> bool {
+        !self.has_reserved() || self.tree.state().ranges().nth(RANGES_MAX).is_none()
+    }
+
+    /// Whether one of the `present` pages of `chunk` is unwritten.
+    pub(crate) fn has_unwritten(&self, chunk: u64, present: u16) -> bool {
+        let pages = chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES;
+        self.has_reserved() && self.tree.state().mask(&pages) & u64::from(present) != 0
     }
 }

@@ -26,7 +26,7 @@ impl Space for Endless {
 
 fn with_file(test: impl FnOnce(&FileData)) {
     if !sluice_sync::face::HOSTS_SHARE {
-        // There the CPUs of a machine share a file: `vfs-sim/tests/file_data.rs`.
+        // There the CPUs of a machine share a file: `vfs-sim/tests/suite/file_data.rs`.
         return;
     }
     let mut file = FileData::new();

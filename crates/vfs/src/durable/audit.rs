@@ -24,6 +24,7 @@ pub(super) fn audit(fs: &Fs) -> Result<(), String> {
     let (mut extents, mut counts) = (BTreeMap::<u64, (Extent, u32)>::new(), BTreeMap::new());
     // The edges between directories and inodes: from name records, and from holders in inode records.
     let (mut places, mut holders) = (BTreeSet::<(u64, u64)>::new(), BTreeSet::new());
+    let mut unwritten = 0;
     let visit = &mut |key: &[u8], value: &[u8]| {
         if key[0] == b'd' {
             let chunk = Chunk::decode(value).expect("the value of a chunk");
@@ -37,6 +38,7 @@ pub(super) fn audit(fs: &Fs) -> Result<(), String> {
         }
         if key[0] == b'i' {
             let record = InodeRecord::decode(value).expect("the value of an inode");
+            unwritten += record.unwritten().map_or(0, |unwritten| unwritten.len());
             holders.extend(record.holder.zip(ino_of(key)));
         }
         match key[0] {
@@ -53,6 +55,9 @@ pub(super) fn audit(fs: &Fs) -> Result<(), String> {
     durable.store.scan(b"a", b"z", visit).map_err(|error| error.to_string())?;
     if let Some((dir, ino)) = holders.difference(&places).next() {
         return Err(format!("directory {dir} has no name of inode {ino}, which says so"));
+    }
+    if unwritten != durable.store.held_back() {
+        return Err(format!("{unwritten} unwritten pages, and room for {}", durable.store.held_back()));
     }
     for key in others {
         let ino = ino_of(&key).ok_or("a short key")?;

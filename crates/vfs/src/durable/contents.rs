@@ -242,7 +242,7 @@ impl Pending {
 
     /// Writes what the cut copied.
     pub(super) fn write(&self, data: &Data<'_>, to: &mut Added) {
-        self.removals.write(data, to, &self.owners);
+        self.removals.write(data, to, &self.owners, &self.remains);
         let copied = mem::take(&mut *self.copied.lock());
         let bytes: usize = copied.iter().map(|one| one.bytes.len()).sum();
         // Without a log data are a request of their own, which the push has to wait for first.

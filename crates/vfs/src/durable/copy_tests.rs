@@ -8,6 +8,7 @@ use super::share_tests::{check, close, live, opened};
 use super::tests::{counted, pattern};
 use crate::{Cred, Errno, FallocateMode, Fd, Fs, OpenFlags, Process};
 use sluice_sync::face::HOSTS_SHARE;
+use sluice_sync::random::Random;
 
 const CHUNK: usize = 65_536;
 /// The last chunk is not whole, and in an extent.
@@ -147,33 +148,23 @@ fn an_open_file_without_a_name_borrows_until_the_next_push_and_no_longer() {
     assert_eq!(check(&disk).found, 0, "{:?}", check(&disk));
 }
 
-/// Numbers that look as if they were drawn.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// One call on one of three files of up to eight chunks, here and in the `model`.
-fn call(process: &Process, model: &mut [Vec<u8>; 3], draw: &mut Draw, round: usize) {
+fn call(process: &Process, model: &mut [Vec<u8>; 3], random: &mut Random, round: usize) {
     const MOST: usize = 8 * CHUNK;
-    let (one, other) = (draw.below(3), draw.below(3));
+    let (one, other) = (random.below(3), random.below(3));
     let paths = ["/0", "/1", "/2"];
     // Mostly whole chunks.
-    let mut place = |most: usize| match draw.below(4) {
-        0 => draw.below(most),
-        1 => draw.below(most / 4096) * 4096,
-        _ => draw.below(most / CHUNK) * CHUNK,
+    let mut place = |most: usize| match random.below(4) {
+        0 => random.below(most),
+        1 => random.below(most / 4096) * 4096,
+        _ => random.below(most / CHUNK) * CHUNK,
     };
     let (at, to, len) = (place(MOST), place(MOST), place(MOST).max(1));
     let fd = open(process, paths[one]);
     let file = &mut model[one];
-    match draw.below(9) {
+    match random.below(9) {
         0..=4 => {
-            let to = if draw.below(2) == 0 { at } else { to };
+            let to = if random.below(2) == 0 { at } else { to };
             let mut source = file.get(at..file.len().min(at + len)).unwrap_or_default().to_vec();
             source.truncate(MOST.saturating_sub(to));
             let overlaps = one == other && at.abs_diff(to) < source.len();
@@ -240,7 +231,7 @@ fn look_at_pages(fs: &Fs) -> Result<(), String> {
 /// Many calls, pushes, and times that the store is opened again, by `seed`.
 fn calls_as_in_the_model(seed: u64, calls: usize, mutant: Option<Mutant>) -> Result<(), String> {
     let (disk, mut fs) = counted();
-    let mut draw = Draw(seed);
+    let mut random = Random::new(seed);
     let limit = (seed % 2 == 1).then_some(256 << 10);
     let mut model: [Vec<u8>; 3] = Default::default();
     let plant = |fs: &Fs| {
@@ -249,9 +240,9 @@ fn calls_as_in_the_model(seed: u64, calls: usize, mutant: Option<Mutant>) -> Res
     };
     plant(&fs);
     for round in 0..calls {
-        call(&fs.process(Cred::root()), &mut model, &mut draw, round);
+        call(&fs.process(Cred::root()), &mut model, &mut random, round);
         look_at_pages(&fs).map_err(|what| format!("round {round}: {what}"))?;
-        match draw.below(12) {
+        match random.below(12) {
             0 | 1 => fs.sync().map_err(|error| error.to_string())?,
             2 => audit(&fs).map_err(|what| format!("round {round}: {what}"))?,
             3 => {
@@ -265,8 +256,8 @@ fn calls_as_in_the_model(seed: u64, calls: usize, mutant: Option<Mutant>) -> Res
             }
             _ => {}
         }
-        if draw.below(4) == 0 {
-            let at = draw.below(3);
+        if random.below(4) == 0 {
+            let at = random.below(3);
             let read = fs.read(format!("/{at}")).unwrap_or_default();
             if read != model[at] {
                 let differ = read.iter().zip(&model[at]).position(|(is, was)| is != was);

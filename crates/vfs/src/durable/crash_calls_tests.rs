@@ -74,6 +74,8 @@ const CALLS: &[Call] = &[
     Fallocate("/d/g", FallocateMode::COLLAPSE_RANGE, 0, 65_536),
     Fallocate("/d/g", FallocateMode::INSERT_RANGE, 4_096, 65_536),
     Fallocate("/f", FallocateMode::ZERO_RANGE, 10, 50_000),
+    Fallocate("/f", FallocateMode::empty(), 8_000, 100_000),
+    Fallocate("/b", KEEP, 90_000, 200_000),
     Reflink("/d/g", "/f"),
     Clone("/d", "/e/c"),
     Clone("/b", "/c"),

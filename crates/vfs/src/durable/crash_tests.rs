@@ -7,7 +7,7 @@
 
 use super::audit::audit;
 use super::crash_calls_tests::Call::{self, *};
-use super::crash_calls_tests::{BEGIN, NONE, workloads};
+use super::crash_calls_tests::{BEGIN, KEEP, NONE, workloads};
 use super::mutant::Mutant;
 use crate::{
     Cred, Errno, FileType, Fs, OpenFlags, Options, Process, StoreOptions, Superblock, Timestamp, Whence,
@@ -25,6 +25,8 @@ struct Seen {
     /// Type, mode, owner, group, links, device.
     attributes: (FileType, u32, u32, u32, u32, u64),
     size: u64,
+    /// Storage that it takes, reserved storage included.
+    blocks: u64,
     /// Where there are bytes and not holes.
     data: Vec<(u64, u64)>,
     /// Of change and modification, if times are looked at.
@@ -43,20 +45,18 @@ const LOG: u64 = 128 << 10;
 const SEGMENT: u64 = 128 << 10;
 
 fn options() -> Options {
-    let store = StoreOptions {
-        log_size: LOG,
-        segment_size: SEGMENT,
-        open_segments: 1,
-        cache: 1 << 20,
-        background: false,
-        ..StoreOptions::default()
-    };
+    let store = StoreOptions::default()
+        .log_size(LOG)
+        .segment_size(SEGMENT)
+        .open_segments(1)
+        .cache(1 << 20)
+        .background(false);
     Options { store, ..Options::default() }
 }
 
 /// Of what is in segments, next to nothing stays in memory, and no names that can be read again.
 fn tight() -> Options {
-    Options { memory_limit: Some(64 << 10), ..options() }
+    options().memory_limit(64 << 10)
 }
 
 pub(super) fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
@@ -84,6 +84,7 @@ fn look(fs: &Fs, with_times: bool) -> Result<Tree, Errno> {
         let seen = Seen {
             attributes: (stat.file_type(), stat.permissions(), stat.uid, stat.gid, stat.nlink, stat.rdev),
             size: stat.size,
+            blocks: stat.blocks,
             data: data_of(&process, &entry.path, stat.file_type())?,
             times: with_times.then_some((stat.mtime, stat.ctime, stat.btime)),
             same_as: first.entry(stat.ino).or_insert_with(|| entry.path.clone()).clone(),
@@ -112,8 +113,17 @@ fn data_of(process: &Process, path: &Path, file_type: FileType) -> Result<Vec<(u
 
 /// The disk with the tree that workloads begin with, all durable.
 pub(super) fn begin() -> CrashDisk {
-    let disk = CrashDisk::new();
-    let fs = Fs::with_superblock(Superblock::create_on(shared(&disk), options()).expect("an empty disk"));
+    begin_on(CrashDisk::new(), are_compressed())
+}
+
+/// Whether the stores of tests that do not look at sizes are compressed: with `SLUICE_CRASH_COMPRESSED` in the environment.
+pub(super) fn are_compressed() -> bool {
+    std::env::var_os("SLUICE_CRASH_COMPRESSED").is_some()
+}
+
+fn begin_on(disk: CrashDisk, compress: bool) -> CrashDisk {
+    let options = Options { store: options().store.compress(compress), ..options() };
+    let fs = Fs::with_superblock(Superblock::create_on(shared(&disk), options).expect("an empty disk"));
     let process = fs.process(Cred::root());
     BEGIN.iter().for_each(|call| call.run(&process).expect("each of them works"));
     drop(process);
@@ -254,13 +264,38 @@ fn after_a_crash_at_any_step_the_tree_is_of_a_prefix_with_all_that_was_synchroni
     if !HOSTS_SHARE {
         return;
     }
+    let crashes = crashes_of(&begin(), 0, 1);
+    assert!(crashes > 20_000);
+}
+
+#[test]
+fn after_a_crash_at_any_step_an_encrypted_tree_is_of_a_prefix_with_all_that_was_synchronised() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let crashes = crashes_of(&begin_on(CrashDisk::encrypted(), false), 5, 32);
+    assert!(crashes > 500);
+}
+
+#[test]
+fn after_a_crash_at_any_step_a_compressed_tree_is_of_a_prefix_with_all_that_was_synchronised() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let crashes = crashes_of(&begin_on(CrashDisk::new(), true), 3, 16);
+    assert!(crashes > 500);
+    let crashes = crashes_of(&begin_on(CrashDisk::encrypted(), true), 7, 64);
+    assert!(crashes > 100);
+}
+
+/// How many disks crashes of some workloads left: those of [`workloads`] with these arguments, which begin with `base`.
+fn crashes_of(base: &CrashDisk, from: usize, step: usize) -> u64 {
     // With more random ways than one this is the long run.
     let seeds = std::env::var("SLUICE_CRASH_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-    let base = begin();
     let threads = cpu::count();
     let part = |first: usize| -> u64 {
-        let crashes = workloads(0, 1).skip(first).step_by(threads).map(|calls| {
-            let found = run(&base, &calls, None).and_then(|ran| ran.crash_everywhere(seeds, 1));
+        let crashes = workloads(from, step).skip(first).step_by(threads).map(|calls| {
+            let found = run(base, &calls, None).and_then(|ran| ran.crash_everywhere(seeds, 1));
             found.unwrap_or_else(|what| panic!("{calls:?}: {what}"))
         });
         crashes.sum()
@@ -269,8 +304,8 @@ fn after_a_crash_at_any_step_the_tree_is_of_a_prefix_with_all_that_was_synchroni
         let parts: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
         parts.into_iter().map(|part| part.join().expect("no crash that leaves another tree")).sum()
     });
-    println!("{crashes} disks after crashes of {} workloads", workloads(0, 1).count());
-    assert!(crashes > 20_000);
+    println!("{crashes} disks after crashes of {} workloads", workloads(from, step).count());
+    crashes
 }
 
 #[test]
@@ -321,6 +356,7 @@ fn each_planted_fault_is_found() {
         (PatchForgotten, &[Write("/b", 70_000, 10), Sync, Write("/b", 80_000, 10), Sync, Sync]),
         (ChangedPagesLeave, &[Read("/b"), Write("/b", 70_000, 10), Read("/d/g"), Sync]),
         (ExtentsStay, &[Truncate("/b", 0), Sync]),
+        (UnwrittenForgotten, &[Fallocate("/f", KEEP, 50_000, 9_000), Sync]),
     ];
     for (mutant, calls) in shows {
         let outcome = |mutant| run(&base, calls, mutant).and_then(|ran| ran.crash_everywhere(1, 1));
@@ -377,7 +413,7 @@ fn of_what_threads_did_at_the_same_time_a_crash_leaves_a_prefix_of_each() {
                 let there = (0..).take_while(|n| fs.exists(dir.join(n.to_string()))).count();
                 let names = fs
                     .read_dir(&dir)
-                    .map_or(0, |names| names.iter().filter(|(name, _)| name != "part").count());
+                    .map_or(0, |entries| entries.flatten().filter(|entry| entry.name() != "part").count());
                 assert_eq!(names, there, "crash after step {at}: not the first files of thread {thread}");
                 assert!(
                     there >= least.unwrap_or(0),

@@ -2,10 +2,11 @@
 //!
 //! `SLUICE_DAMAGE_ROUNDS` says how many damages there are, `SLUICE_DAMAGE_SEED` which.
 
-use super::crash_tests::shared;
+use super::crash_tests::{are_compressed, shared};
 use crate::{Cred, Errno, Fs, Options, StoreOptions, Superblock, XattrFlags};
 use sluice_store::disk::crash::CrashDisk;
 use sluice_sync::face::HOSTS_SHARE;
+use sluice_sync::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 type Files = BTreeMap<String, Vec<u8>>;
@@ -13,12 +14,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 const PAGE: usize = 4096;
 
 fn options() -> Options {
-    let store = StoreOptions {
-        log_size: 1 << 20,
-        segment_size: 1 << 20,
-        background: false,
-        ..StoreOptions::default()
-    };
+    let store = StoreOptions::default().log_size(1 << 20).segment_size(1 << 20).background(false);
     Options { store, ..Options::default() }
 }
 
@@ -26,18 +22,6 @@ fn open(files: Files) -> Result<(CrashDisk, Fs), String> {
     let disk = CrashDisk::with(files);
     let opened = Superblock::open_on(shared(&disk), options()).map_err(|error| error.to_string())?;
     Ok((disk, Fs::with_superblock(opened)))
-}
-
-/// Numbers for choices: xorshift.
-struct Choices(u64);
-
-impl Choices {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
 }
 
 /// What a file system holds: directories with their names, files with their bytes, links, attributes.
@@ -117,8 +101,8 @@ impl Expected {
         }
         for (dir, names) in &self.dirs {
             let path = if dir.is_empty() { "/" } else { dir };
-            let found = fs.read_dir(path).map(|found| {
-                let names = found.into_iter().map(|(name, _)| name.to_string_lossy().into_owned());
+            let found = fs.read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map(|found| {
+                let names = found.iter().map(|entry| entry.name().to_string_lossy().into_owned());
                 names.filter(|name| !["last", "new", ".", ".."].contains(&&**name)).collect()
             });
             right(&mut errors, found, names, format!("the names of {path}"))?;
@@ -140,9 +124,9 @@ impl Expected {
 }
 
 /// The files of a store after a clean close, or when its machine died; older ones of the same store; and what it holds.
-fn used(is_closed: bool) -> (Files, Vec<Files>, Expected) {
-    let disk = CrashDisk::new();
-    let fs = Fs::with_superblock(Superblock::create_on(shared(&disk), options()).expect("an empty disk"));
+fn used(disk: CrashDisk, compress: bool, is_closed: bool) -> (Files, Vec<Files>, Expected) {
+    let options = Options { store: options().store.compress(compress), ..options() };
+    let fs = Fs::with_superblock(Superblock::create_on(shared(&disk), options).expect("an empty disk"));
     let (mut expected, mut older) = (Expected::default(), Vec::new());
     for round in 0..4 {
         expected.fill(&fs, round);
@@ -165,16 +149,16 @@ fn used(is_closed: bool) -> (Files, Vec<Files>, Expected) {
 }
 
 /// Damages `files`: says how.
-fn damage(files: &mut Files, older: &[Files], choices: &mut Choices) -> String {
+fn damage(files: &mut Files, older: &[Files], random: &mut Random) -> String {
     let names: Vec<String> = files.keys().filter(|name| *name != "super").cloned().collect();
-    let name = names[choices.below(names.len())].clone();
-    let other = names[choices.below(names.len())].clone();
-    let page_of = |bytes: &[u8], choices: &mut Choices| {
+    let name = random.pick(&names);
+    let other = random.pick(&names);
+    let page_of = |bytes: &[u8], random: &mut Random| {
         // Where something was written, mostly.
         let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) / PAGE + 1;
-        choices.below(used) * PAGE
+        random.below(used) * PAGE
     };
-    let at = page_of(&files[&name], choices);
+    let at = page_of(&files[&name], random);
     let page = |bytes: &[u8], at: usize| bytes.get(at..at + PAGE).map(<[u8]>::to_vec);
     let put = |files: &mut Files, name: &str, at: usize, page: Option<Vec<u8>>| {
         if let Some((page, bytes)) =
@@ -183,15 +167,15 @@ fn damage(files: &mut Files, older: &[Files], choices: &mut Choices) -> String {
             bytes.copy_from_slice(&page);
         }
     };
-    let old = &older[choices.below(older.len())];
-    match choices.below(9) {
+    let old = &older[random.below(older.len())];
+    match random.below(9) {
         0 | 1 => {
-            let (byte, bit) = (at + choices.below(PAGE), choices.below(8));
+            let (byte, bit) = (at + random.below(PAGE), random.below(8));
             files.get_mut(&name).and_then(|file| file.get_mut(byte)).into_iter().for_each(|b| *b ^= 1 << bit);
             format!("bit {bit} of byte {byte} of {name}")
         }
         2 => {
-            let len = at + choices.below(PAGE);
+            let len = at + random.below(PAGE);
             files.get_mut(&name).expect("it is there").truncate(len);
             format!("{name} cut to {len}")
         }
@@ -200,14 +184,14 @@ fn damage(files: &mut Files, older: &[Files], choices: &mut Choices) -> String {
             format!("page {at} of {name} wiped")
         }
         4 | 5 => {
-            let to = page_of(&files[&other], choices);
+            let to = page_of(&files[&other], random);
             let (one, two) = (page(&files[&name], at), page(&files[&other], to));
             put(files, &name, at, two);
             put(files, &other, to, one);
             format!("page {at} of {name} and {to} of {other} swapped")
         }
         6 => {
-            let to = page_of(&files[&other], choices);
+            let to = page_of(&files[&other], random);
             let one = page(&files[&name], at);
             put(files, &other, to, one);
             format!("page {at} of {name} again at {to} of {other}")
@@ -236,13 +220,20 @@ fn a_damaged_store_is_refused_or_says_so_or_is_right() {
     }
     let number = |name: &str, usual| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
     let (rounds, seed) = (number("SLUICE_DAMAGE_ROUNDS", 250), number("SLUICE_DAMAGE_SEED", 44));
-    let stores = [used(true), used(false)];
+    let stores = [
+        used(CrashDisk::new(), are_compressed(), true),
+        used(CrashDisk::new(), are_compressed(), false),
+        used(CrashDisk::encrypted(), false, true),
+        used(CrashDisk::encrypted(), false, false),
+        used(CrashDisk::new(), true, true),
+        used(CrashDisk::encrypted(), true, false),
+    ];
     let [mut refused, mut errors, mut right] = [0; 3];
     for round in 0..rounds {
-        let (whole, older, expected) = &stores[round as usize % 2];
-        let mut choices = Choices((seed + round) * 0x9e37_79b9 + 1);
+        let (whole, older, expected) = &stores[round as usize % stores.len()];
+        let mut random = Random::new(seed + round);
         let mut files = whole.clone();
-        let how = damage(&mut files, older, &mut choices);
+        let how = damage(&mut files, older, &mut random);
         let said = |what: String| panic!("round {round}, seed {seed}, {how}: {what}");
         let Ok((disk, fs)) = open(files.clone()) else {
             refused += 1;

@@ -12,7 +12,8 @@
 //! - F5: the directory that an inode says to hold it has a name of it;
 //! - F6: all inode numbers are below the recorded bound;
 //! - F7: two records name the same bytes of a segment only as the same extent. (The store looks for that, and says which record must
-//!   go.) Of an extent that several name a record says how many; one that is said to have no owner has none.
+//!   go.) Of an extent that several name a record says how many; one that is said to have no owner has none;
+//! - F8: unwritten pages of a regular file are ranges in order, and no chunk that counts has one of them.
 //!
 //! *Repair* removes names that lead nowhere and what belongs to nobody, puts what has no name into `/lost+found`, and
 //! corrects counts, as transactions of the store. A file whose inode cannot be read is lost with its contents.
@@ -20,16 +21,19 @@
 //! # Cost
 //! Some sixty bytes of memory for each inode, and the name of each directory.
 
+mod repair;
+
 use super::chunk::{CHUNK, Chunk};
 use super::keys::{self, Key, chunk_of, ino_of, name_of};
-use super::record::{self, InodeRecord};
+use super::lost::LostChanges;
+use super::record::{self, InodeRecord, ScrubRecord, readable};
 use super::told::ToldPaths;
+use super::unwritten::UnwrittenPages;
 use super::{owners, requests};
-use crate::stat::Timestamp;
 use crate::superblock::ROOT_INO;
-use crate::{FileType, InodeFlags, NAME_MAX, Superblock};
+use crate::{FileType, NAME_MAX, Superblock};
 use sluice_store::disk::Disk;
-use sluice_store::{Extent, Gravity, Look, Options, Progress, Report, Store, StoreError};
+use sluice_store::{Extent, Gravity, Look, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -46,7 +50,7 @@ impl Superblock {
         disk: Arc<dyn Disk>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, StoreError> {
-        looked_at(disk, progress).map(|(report, _)| report)
+        judged(|tree| Store::check(disk, tree, progress)).map(|(report, _)| report)
     }
 
     /// As [`check_store`](Self::check_store), of a store that `check` shows to what is given to it.
@@ -58,38 +62,6 @@ impl Superblock {
     ) -> Result<Report, StoreError> {
         judged(check).map(|(report, _)| report)
     }
-
-    /// Mends what [`check_store`](Self::check_store) finds, as far as it can be.
-    ///
-    /// # Errors
-    /// [`StoreError`]: then some may be mended.
-    pub fn repair_store(disk: Arc<dyn Disk>) -> Result<(), StoreError> {
-        Store::cut_log(&*disk)?;
-        // Two rounds: a removed record may have named extents that other records name, too.
-        for _ in 0..2 {
-            let (report, mut tree) = looked_at(disk.clone(), &mut |_| ())?;
-            if !report.whole {
-                return Err(StoreError::Damaged("not all records can be read".into()));
-            }
-            if tree.fixes.is_empty() {
-                break;
-            }
-            let store = Store::open(disk.clone(), Options { background: false, ..Options::default() })?;
-            for fix in std::mem::take(&mut tree.fixes) {
-                tree.mend(&store, fix)?;
-            }
-            store.sync()?;
-        }
-        Store::repair(disk, &mut CheckedTree::default())
-    }
-}
-
-/// The findings of a check, and the fixes for them.
-fn looked_at(
-    disk: Arc<dyn Disk>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(Report, CheckedTree), StoreError> {
-    judged(|tree| Store::check(disk, tree, progress))
 }
 
 /// The findings of `check`, and the faults of the tree that it showed.
@@ -115,6 +87,8 @@ enum Fix {
     Adopt(u64),
     /// Numbers of inodes are below this.
     Numbers(u64),
+    /// The unwritten pages of the inode are those that are left.
+    Unwritten(u64),
     /// So many records name the extent at this place, which takes so many bytes.
     Owners(u64, u64, u64),
 }
@@ -156,10 +130,12 @@ struct CheckedTree {
     owners: BTreeMap<u64, u64>,
     /// Places of extents whose records claim no owner.
     unowned: BTreeSet<u64>,
+    unwritten: UnwrittenPages,
     /// Inodes with attributes and without a record.
     attributed: BTreeSet<u64>,
     fixes: Vec<Fix>,
     told: ToldPaths,
+    lost: LostChanges,
     /// Records that were mended: the version of the next one.
     changes: u64,
 }
@@ -170,7 +146,7 @@ impl Look for CheckedTree {
         let seen = match (key.first(), ino_of(key)) {
             (Some(&keys::COMMON), Some(0)) if is_short => {
                 self.numbers = record::decode_common(value).map(|(numbers, _)| numbers);
-                self.numbers.map(drop).ok_or("it cannot be read")
+                readable(self.numbers)
             }
             (Some(&keys::CUT_OFF), Some(ino)) if is_short => match record::decode_cut_off(value) {
                 Some(chunks) => {
@@ -200,9 +176,8 @@ impl Look for CheckedTree {
                 self.orphans.insert(ino);
                 Ok(())
             }
-            (Some(&keys::REQUEST), Some(_)) => {
-                requests::executed_of(key, value).map(drop).ok_or("it cannot be read")
-            }
+            (Some(&keys::REQUEST), Some(_)) => readable(requests::executed_of(key, value)),
+            (Some(&keys::SCRUB), Some(0)) if is_short => readable(ScrubRecord::decode(value)),
             (Some(&keys::XATTR), Some(ino)) => {
                 match self.node_mut(ino) {
                     Some(node) => node.xattrs = true,
@@ -235,19 +210,41 @@ impl Look for CheckedTree {
             Some(&keys::NAME) => format!("name {name:?} in directory {told}"),
             Some(&keys::ORPHAN) => format!("deleted file {ino}"),
             Some(&keys::REQUEST) => format!("an executed request of mount {ino:x}"),
-            // With it a push is asked for.
-            Some(&keys::XATTR) if name.is_empty() => String::new(),
+            Some(&keys::SCRUB) => "the state of the scrub".to_owned(),
             Some(&keys::XATTR) => format!("attribute {name:?} of {told}"),
             _ => format!("the record with key {:02x?}", &key[..key.len().min(9)]),
         }
+    }
+
+    fn is_same_file(&self, key: &[u8], other: &[u8]) -> bool {
+        let file = |key: &[u8]| ino_of(key).filter(|_| key.first() == Some(&keys::DATA));
+        file(key).is_some_and(|ino| file(other) == Some(ino))
     }
 
     fn extents(&self, key: &[u8], value: &[u8]) -> Vec<Extent> {
         owners::named(key, value).into_iter().collect()
     }
 
+    fn wanted(&self) -> Vec<Range<Vec<u8>>> {
+        self.unwritten.wanted()
+    }
+
+    fn see_wanted(&mut self, key: &[u8], value: &[u8]) {
+        if self.pages_of(key, value).is_some_and(|pages| pages > 0) {
+            self.unwritten.see_chunk(key, value);
+        }
+    }
+
     fn end(&mut self, report: &mut Report) {
         self.judge(report);
+    }
+
+    fn see_lost(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.lost.see(key, value, &mut self.told);
+    }
+
+    fn lost(&self) -> Vec<String> {
+        self.lost.lines(&self.told)
     }
 
     fn see_again(&mut self, key: &[u8], value: &[u8]) {
@@ -322,7 +319,7 @@ impl CheckedTree {
     }
 
     fn inode(&mut self, ino: u64, value: &[u8]) -> Result<(), &'static str> {
-        let record = InodeRecord::decode(value).ok_or("it cannot be read")?;
+        let record = InodeRecord::decode_head(value).ok_or("it cannot be read")?;
         let file_type = FileType::from_mode(record.mode).ok_or("it has no type")?;
         let node = Node {
             ino,
@@ -338,6 +335,7 @@ impl CheckedTree {
         if ino == ROOT_INO && file_type != FileType::Directory {
             return Err("the root is no directory");
         }
+        self.unwritten.see(ino, &record);
         self.nodes.push(node);
         Ok(())
     }
@@ -391,6 +389,8 @@ impl CheckedTree {
             self.judge_node(node, report, &mut fixes);
         }
         self.judge_places(report, &mut fixes);
+        self.unwritten.judge(&self.told, report);
+        fixes.extend(self.unwritten.wrong().map(Fix::Unwritten));
         let owners = self.contents.iter().map(|(ino, _)| *ino).chain(self.attributed.iter().copied());
         let owners = owners.chain(self.cut_off.keys().copied());
         let owners: BTreeSet<u64> = owners.filter(|ino| self.node(*ino).is_none()).collect();
@@ -473,95 +473,5 @@ impl CheckedTree {
                 fixes.push(Fix::Adopt(ino));
             }
         }
-    }
-
-    fn mend(&mut self, store: &Store, fix: Fix) -> Result<(), StoreError> {
-        match fix {
-            Fix::Remove(key) => self.change(store, &key, None),
-            Fix::Discard(ino) => {
-                let mut gone = vec![Key::inode(ino).to_vec(), Key::cut_off(ino).to_vec()];
-                for keys in [Key::chunks(ino), Key::xattrs(ino)] {
-                    store.scan(&keys.start, &keys.end, &mut |key, _| {
-                        gone.push(key.to_vec());
-                        true
-                    })?;
-                }
-                gone.iter().try_for_each(|key| self.change(store, key, None))
-            }
-            Fix::Count(ino) => self.count(store, ino),
-            Fix::Numbers(numbers) => {
-                self.numbers = Some(numbers);
-                self.change(store, &Key::common(), Some(&record::common(numbers, None)))
-            }
-            Fix::Owners(place, owners, bytes) => {
-                let value = owners::encode(u32::try_from(owners).unwrap_or(u32::MAX), bytes);
-                self.change(store, &Key::owners(place), (owners > 1).then_some(&value[..]))
-            }
-            Fix::Adopt(ino) => {
-                let dir = self.lost_and_found(store)?;
-                let Some(node) = self.node_mut(ino) else { return Ok(()) };
-                node.names = 1;
-                let value = record::name_value(ino, node.file_type);
-                self.change(store, &Key::name(dir, format!("#{ino}").as_bytes()), Some(&value))?;
-                self.count(store, ino)
-            }
-        }
-    }
-
-    /// Writes what was counted into the record of inode `ino`.
-    fn count(&mut self, store: &Store, ino: u64) -> Result<(), StoreError> {
-        let (Some(node), Some(value)) = (self.node(ino), store.get(&Key::inode(ino))?) else { return Ok(()) };
-        let Some(mut record) = InodeRecord::decode(&value) else { return Ok(()) };
-        if node.file_type != FileType::Directory {
-            record.nlink = node.names;
-        }
-        record.pages = self.pages(ino);
-        record.has_xattrs |= node.xattrs;
-        record.holder = record.holder.filter(|_| node.is_held);
-        self.change(store, &Key::inode(ino), Some(&record.encode()))
-    }
-
-    /// The directory for what has no name. It is made if need be.
-    fn lost_and_found(&mut self, store: &Store) -> Result<u64, StoreError> {
-        let is_it = |place: &(u64, Vec<u8>)| place.0 == ROOT_INO && place.1 == LOST_AND_FOUND;
-        if let Some((ino, _)) = self.places.iter().find(|(_, place)| is_it(place)) {
-            return Ok(*ino);
-        }
-        let ino = self.numbers.unwrap_or(0).max(self.nodes.last().map_or(0, |node| node.ino + 1));
-        let then = Timestamp::unpack(0);
-        let record = InodeRecord {
-            flags: InodeFlags::empty(),
-            has_xattrs: false,
-            mode: FileType::Directory.mode_bits() | 0o700,
-            uid: 0,
-            gid: 0,
-            nlink: 0,
-            size: 0,
-            pages: 0,
-            rdev: 0,
-            holder: Some(ROOT_INO),
-            atime: then,
-            mtime: then,
-            ctime: then,
-            born: then,
-            target: &[],
-        };
-        self.mend(store, Fix::Numbers(ino + 1))?;
-        self.change(store, &Key::inode(ino), Some(&record.encode()))?;
-        let value = record::name_value(ino, FileType::Directory);
-        self.change(store, &Key::name(ROOT_INO, LOST_AND_FOUND), Some(&value))?;
-        self.places.insert(ino, (ROOT_INO, LOST_AND_FOUND.to_vec()));
-        Ok(ino)
-    }
-
-    /// Puts or removes one record.
-    fn change(&mut self, store: &Store, key: &[u8], value: Option<&[u8]>) -> Result<(), StoreError> {
-        self.changes += 1;
-        let mut change = store.begin((key.len() + value.map_or(0, <[u8]>::len) + 16) as u64)?;
-        match value {
-            Some(value) => change.put(key, self.changes, value),
-            None => change.remove(key, self.changes),
-        }
-        Ok(())
     }
 }

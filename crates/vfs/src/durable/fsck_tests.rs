@@ -10,14 +10,10 @@ use sluice_store::disk::Disk;
 use sluice_store::disk::crash::CrashDisk;
 use sluice_store::{Gravity, Report, Store, Transaction};
 use sluice_sync::face::HOSTS_SHARE;
+use sluice_sync::random::Random;
 
 fn options() -> Options {
-    let store = StoreOptions {
-        log_size: 1 << 20,
-        segment_size: 1 << 20,
-        background: false,
-        ..StoreOptions::default()
-    };
+    let store = StoreOptions::default().log_size(1 << 20).segment_size(1 << 20).background(false);
     Options { store, ..Options::default() }
 }
 
@@ -228,11 +224,15 @@ fn a_flipped_bit_of_contents_is_found_and_read_as_an_error() {
     }
     let (disk, _) = tree();
     let segment = disk.open("segment-00000000").expect("it has contents");
+    segment.write_at(&[8], 140_000).expect("memory");
+    let once = check(&disk);
+    assert!(once.found == 1 && !once.findings[0].text.contains("other"), "{once:?}");
     segment.write_at(&[8], 70_000).expect("memory");
     let report = check(&disk);
     let said = |one: &sluice_store::Finding| {
         one.text.starts_with("contents of \"/dir/below/file\" (inode ")
             && one.text.contains("from byte 65536: block")
+            && one.text.ends_with(", and at another place")
     };
     assert!(report.findings.iter().all(said), "{report:?}");
     assert_eq!((report.found, report.lost_data, report.whole), (1, 1, true));
@@ -259,23 +259,18 @@ fn whatever_records_hold_a_check_ends_and_a_repair_leaves_what_passes() {
     if !HOSTS_SHARE {
         return;
     }
-    let mut state = 5_u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Random::new(5);
     for round in 0..60 {
         let (disk, _) = tree();
         tamper(&disk, |change| {
             for version in 1..6 {
-                let mut key = vec![b"cdefinox?"[random() as usize % 9]];
-                key.extend((random() % 8).to_be_bytes());
-                key.extend([0; 8].iter().take(random() as usize % 9));
-                let value: Vec<u8> =
-                    (0..random() % 90).map(|_| if random() % 2 == 0 { 0 } else { random() as u8 }).collect();
-                match random() % 4 {
+                let mut key = vec![random.pick(b"cdefinox?")];
+                key.extend(random.below(8_u64).to_be_bytes());
+                key.extend([0; 8].iter().take(random.below(9)));
+                let value: Vec<u8> = (0..random.below(90))
+                    .map(|_| if random.chance(50) { 0 } else { random.bits() as u8 })
+                    .collect();
+                match random.below(4) {
                     0 => change.remove(&key, version),
                     _ => change.put(&key, version, &value),
                 }
@@ -289,4 +284,45 @@ fn whatever_records_hold_a_check_ends_and_a_repair_leaves_what_passes() {
             assert!(report.found == 0 || root_is_gone || is_beyond, "round {round}, of {found}: {report:?}");
         }
     }
+}
+
+#[test]
+fn lost_changes_of_a_damaged_log_are_told_by_path() {
+    const HEADER_MAGIC: [u8; 4] = 0x4c43_6c73_u32.to_le_bytes();
+    if !HOSTS_SHARE {
+        return;
+    }
+    let disk = CrashDisk::new();
+    let superblock = Superblock::create_on(shared(&disk), options()).expect("an empty disk");
+    let fs = Fs::with_superblock(superblock);
+    fs.create_dir("/dir").expect("room");
+    fs.write("/dir/old", "old").expect("room");
+    fs.sync().expect("the disk works");
+    let sound = disk.files()["log"].len();
+    let batches = |bytes: &[u8]| {
+        (0..sound).step_by(4096).filter(|&at| bytes[at..at + 4] == HEADER_MAGIC).collect::<Vec<usize>>()
+    };
+    let before = batches(&disk.files()["log"]).len();
+    fs.write("/unlucky", "in the damaged batch").expect("room");
+    fs.sync().expect("the disk works");
+    fs.create_dir("/dir/below").expect("room");
+    fs.write("/dir/below/file", vec![7; 9000]).expect("room");
+    fs.remove_file("/dir/old").expect("it is there");
+    fs.sync().expect("the disk works");
+    let mut files = disk.files();
+    drop(fs);
+    let log = files.get_mut("log").expect("a store has a log");
+    let damaged = batches(log)[before];
+    log[damaged + 70] ^= 4;
+
+    let report = check(&CrashDisk::with(files));
+    let lines: Vec<&str> = report.findings.iter().map(|one| one.text.as_str()).collect();
+    for wanted in [
+        "lost with it: changes of \"/dir/below\" (inode ",
+        "lost with it: changes of \"/dir/below/file\" (inode ",
+        "lost with it: removal of the name \"old\" from \"/dir\" (inode ",
+    ] {
+        assert!(lines.iter().any(|line| line.starts_with(wanted)), "no {wanted:?} in {lines:#?}");
+    }
+    assert!(lines.iter().any(|line| line.ends_with("): name, attributes, contents")), "{lines:#?}");
 }

@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_is_borrowed_while_a_push_writes_the_former_bytes_stays_and_these_are_lost() {
-        let options = sluice_store::Options { background: false, ..sluice_store::Options::default() };
+        let options = sluice_store::Options::default().background(false);
         let store = sluice_store::Store::in_memory(options).expect("memory");
         let pending = Pending::new(1 << 20, 1 << 20, &store);
         let (mut kept, [before, written, lent]) = (Kept::default(), [1, 2, 3].map(held));

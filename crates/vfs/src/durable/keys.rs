@@ -5,8 +5,10 @@ use std::ops::{Deref, Range};
 
 /// A tag, a number, and a name or another number.
 const LONGEST: usize = 1 + 8 + NAME_MAX;
+/// Bytes of the record of a request, key and value.
+pub(super) const REQUEST_LEN: usize = 1 + 8 + 2 + 8 + 8;
 /// Room for the records of any change, but for what is of no fixed length: two names, five inodes, what else there is.
-pub(super) const FIXED: usize = 2 * (LONGEST + 16) + 5 * 128 + 256 + 2 * super::requests::LEN;
+pub(super) const FIXED: usize = 2 * (LONGEST + 16) + 5 * 128 + 256 + 2 * REQUEST_LEN;
 
 /// Before [`DATA`]: a check that reads the contents knows which do not count.
 pub(super) const CUT_OFF: u8 = b'b';
@@ -19,6 +21,7 @@ pub(super) const INODE: u8 = b'i';
 pub(super) const NAME: u8 = b'n';
 pub(super) const ORPHAN: u8 = b'o';
 pub(super) const REQUEST: u8 = b'r';
+pub(super) const SCRUB: u8 = b's';
 pub(super) const XATTR: u8 = b'x';
 
 /// A key. It has its bytes with it.
@@ -110,6 +113,11 @@ impl Key {
     /// The keys of all that is executed.
     pub(super) fn requests() -> Range<Key> {
         Key::new(REQUEST, 0, &[])..Key::new(REQUEST + 1, 0, &[])
+    }
+
+    /// The key of the state of the scrub.
+    pub(super) fn scrub() -> Key {
+        Key::new(SCRUB, 0, &[])
     }
 
     /// The keys of all names in directory `dir`.

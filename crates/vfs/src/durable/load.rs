@@ -196,6 +196,8 @@ impl InodeRef {
                 return false;
             };
             pages += chunk.pages();
+            // An unwritten page has no contents.
+            is_sound &= !self.data.has_unwritten(at, chunk.present);
             let here = chunk.held.as_ref().map_or(chunk.present, |held| held.patched);
             self.data.fill_chunk(&*self.shared, at, here, chunk.bytes);
             if chunk.present & !here != 0 {
@@ -344,7 +346,7 @@ impl Durable {
         let body = match file_type {
             FileType::Regular => Body::Regular,
             FileType::Directory => Body::new_directory(parent),
-            FileType::Symlink => Body::Symlink(record.target.into()),
+            FileType::Symlink => Body::Symlink(record.tail.into()),
             file_type => Body::Special { file_type, rdev: record.rdev },
         };
         let nlink = if file_type == FileType::Directory { 2 } else { record.nlink };
@@ -358,8 +360,10 @@ impl Durable {
         }
         inode.change_ctime(record.ctime);
         inode.put_flags(record.flags);
-        if file_type == FileType::Regular && record.size > 0 {
-            inode.data.preset(record.size, record.pages);
+        inode.raise(if record.is_read_only { flag::READ_ONLY } else { 0 });
+        if file_type == FileType::Regular && (record.size > 0 || !record.tail.is_empty()) {
+            let unwritten = record.unwritten().ok_or(Errno::EIO)?;
+            inode.data.preset(record.size, record.pages, unwritten);
         }
         let is_partial = file_type == FileType::Directory || record.pages > 0;
         inode.raise(flag::RECORDED | if is_partial { flag::PARTIAL } else { 0 });

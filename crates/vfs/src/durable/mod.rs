@@ -12,8 +12,9 @@
 //!   d inode chunk              64 KiB of contents, or where they are                   chunk.rs
 //!   e place                    how many chunks name the extent there, if they are several      owners.rs
 //!   f place                    the extent there, which none names
-//!   o inode                    it has no name: to be deleted, when the store is opened at the latest
+//!   o inode                    it has no name: to be deleted, when the store is opened at the latest, with all below it hidden.rs
 //!   r mount slot               a request of another machine's kernel that was executed  requests.rs
+//!   s                          how far the scrub has got                                scrub.rs
 //! ```
 //! *Changes.* A call that changes something begins a [`Section`], a transaction of the store, before it takes locks. In
 //! it, after each change, it puts down the new value of what it changed. Large values, such as contents and extended
@@ -54,31 +55,40 @@
 
 mod adopt;
 mod chunk;
+mod compare;
 mod contents;
 mod fsck;
+mod hidden;
 mod kept;
 mod keys;
 mod listed;
 mod load;
+mod lost;
 mod mutant;
 mod names;
 mod open;
 mod owners;
 mod pending;
 mod record;
+mod remains;
 mod removal;
 mod requests;
 mod resident;
+mod scrub;
 mod section;
 mod share;
 mod shares;
 mod told;
 mod touched;
+mod tree_size;
+mod unwritten;
 
 #[cfg(test)]
 mod adopt_tests;
 #[cfg(test)]
 mod audit;
+#[cfg(test)]
+mod compare_tests;
 #[cfg(test)]
 mod contents_tests;
 #[cfg(test)]
@@ -92,6 +102,8 @@ mod damage_tests;
 #[cfg(test)]
 mod fsck_tests;
 #[cfg(test)]
+mod hidden_tests;
+#[cfg(test)]
 mod nameless_tests;
 #[cfg(test)]
 mod names_tests;
@@ -100,38 +112,49 @@ mod read_ahead_tests;
 #[cfg(test)]
 mod removal_tests;
 #[cfg(test)]
+mod scrub_tests;
+#[cfg(test)]
 mod share_tests;
+#[cfg(test)]
+mod snapshot_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod touched_tests;
 #[cfg(test)]
+mod unwritten_tests;
+#[cfg(test)]
 mod volatile_tests;
 
 pub(crate) use chunk::CHUNK;
+pub(crate) use hidden::HiddenTree;
 pub(crate) use open::close_apart;
 pub(crate) use pending::Stored;
 pub use requests::{RequestId, RequestServed};
-pub(crate) use section::Section;
+pub use scrub::{ScrubFinding, ScrubState};
+pub(crate) use section::{Changing, Section};
 pub(crate) use share::copy_contents;
 
+use crate::data::PAGE;
 use crate::inode::{WeakInode, settle};
 use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
 use crate::superblock::Shared;
 use crate::watch::fault::Calls;
 use crate::watch::{Watch, hook};
-use crate::{Errno, Inode};
+use crate::{Errno, Inode, InodeRef};
 use keys::{FIXED, Key};
 use mutant::Mutant;
 use pending::{Collector, Pending};
 use record::Totals;
 use requests::Requests;
+use scrub::ScrubProgress;
 use sluice_store::{Store, StoreError, Transaction};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
-use sluice_sync::{Arc, Mutex, refcache};
+use sluice_sync::{Arc, Mutex, OnceLock, refcache};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use touched::TouchedSet;
 
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
@@ -144,6 +167,8 @@ pub(crate) struct Durable {
     store: Store,
     pending: Arc<Pending>,
     requests: Requests,
+    /// Set by the first look at the record of the scrub. *Protected by its mutex, a leaf.*
+    scrub: OnceLock<Mutex<ScrubProgress>>,
     touched: TouchedSet,
     /// Held while something is loaded.
     loading: Mutex<()>,
@@ -156,8 +181,8 @@ pub(crate) struct Durable {
     raising: Mutex<()>,
     /// Inodes that lost their last name, or never had one. *Per CPU.*
     pub(crate) nameless: Budget,
-    /// Space was reserved that no store remembers. *Atomic (stands alone); set once.*
-    has_reserved: AtomicBool,
+    /// A record did not keep all unwritten pages of its file: they count until the next opening. *Atomic (stands alone); set once.*
+    has_dropped: AtomicBool,
     /// The store says what its files add up to, and nothing changed since. *Atomic (stands alone); cleared once.*
     has_sums: AtomicBool,
     /// Since when versions of names are counted. *Immutable.*
@@ -175,10 +200,11 @@ impl Durable {
         Durable {
             has_sums: AtomicBool::new(has_sums),
             nameless: Budget::new(None, 0),
-            has_reserved: AtomicBool::new(false),
+            has_dropped: AtomicBool::new(false),
             store,
             pending,
             requests: Requests::default(),
+            scrub: OnceLock::new(),
             touched: TouchedSet::new(),
             loading: Mutex::with_class(&DURABLE_LOADING, ()),
             first: numbers,
@@ -188,6 +214,11 @@ impl Durable {
             born: Instant::now(),
             closed: AtomicBool::new(false),
         }
+    }
+
+    /// Calls `act` when no section is open, and lets none begin before it returns.
+    pub(crate) fn alone<R>(&self, act: impl FnOnce() -> R) -> R {
+        self.store.alone(act)
     }
 
     fn begin(&self, bytes: u64) -> Result<Transaction<'_>, Errno> {
@@ -222,23 +253,23 @@ impl Durable {
     fn put_sums(&self, add_up: impl FnOnce() -> (u64, u64)) {
         // Relaxed, both: a change that has passed the look at `closed` sees this, and takes it back; or it has ended when it is added up.
         self.has_sums.store(true, Ordering::Relaxed);
-        let (inodes, bytes) = self.store.alone(add_up);
+        let ((inodes, bytes), unwritten) = self.store.alone(|| (add_up(), self.store.held_back()));
         // Files that are gone when the store is opened again are counted: then it is to be added up anew.
-        let is_exact = self.nameless.used() == 0 && !self.has_reserved.load(Ordering::Relaxed);
+        let is_exact = self.nameless.used() == 0 && !self.has_dropped.load(Ordering::Relaxed);
         if is_exact && let Ok(mut transaction) = self.store.begin(SUMS) {
             let numbers = self.numbers.load(Ordering::Relaxed);
             transaction.put(
                 &Key::common(),
                 numbers + 1,
-                &record::common(numbers, Some(Totals { inodes, bytes })),
+                &record::common(numbers, Some(Totals { inodes, bytes, unwritten })),
             );
         }
     }
 
-    /// Space is reserved for a file, which no record says.
-    pub(crate) fn note_reserved(&self) {
+    /// Unwritten pages of a file are counted and in no record.
+    fn note_dropped(&self) {
         // Relaxed: read when no section is open.
-        self.has_reserved.store(true, Ordering::Relaxed);
+        self.has_dropped.store(true, Ordering::Relaxed);
     }
 
     /// How many inodes are in memory.
@@ -283,6 +314,16 @@ impl Durable {
             transaction.put(&Key::common(), bound, &record::common(bound, None));
             self.numbers.store(bound, Ordering::Relaxed);
         }
+    }
+
+    /// Holds room of the disk back for `pages` of files, and says whether it has that.
+    pub(crate) fn hold_back(&self, pages: u64) -> bool {
+        self.store.hold_back(pages)
+    }
+
+    /// So many pages for which room was held back are written, or unwritten no more.
+    pub(crate) fn give_up(&self, pages: u64) {
+        self.store.give_up(pages);
     }
 
     /// Bytes that the disk of the store still has room for, if it tells.
@@ -355,13 +396,54 @@ impl Shared {
         }
     }
 
+    /// As [`make_room_to_grow`](Self::make_room_to_grow), for a write to `bytes` of `inode`: pages that it has can be written when growth is
+    /// refused.
+    #[cold]
+    fn make_room_to_write(&self, inode: &Inode, bytes: &Range<u64>) -> Result<(), Errno> {
+        let has_room = || {
+            let has_room = self.durable().is_some_and(|durable| durable.store.has_room_held_back());
+            has_room && inode.data.has_pages(bytes)
+        };
+        if has_room() {
+            return Ok(());
+        }
+        self.make_room_to_grow().or_else(|errno| if has_room() { Ok(()) } else { Err(errno) })
+    }
+
+    /// Has the disk get back what was deleted, if it has no room for `bytes` that are about to be reserved. Called as
+    /// [`make_room_to_grow`](Self::make_room_to_grow).
+    pub(crate) fn make_room_to_reserve(&self, bytes: u64) {
+        let pages = bytes.div_ceil(PAGE);
+        if let Some(durable) = self.durable()
+            && !durable.store.has_room_for(pages)
+        {
+            settle();
+            // The reservation fails if there is too little all the same.
+            durable.store.make_room_for(pages);
+        }
+    }
+
     /// Begins a change of names or attributes, which writes up to `bytes` of values.
     ///
     /// # Errors
     /// `EROFS` after the store failed, and the store's.
     #[inline]
     pub(crate) fn begin(&self, bytes: usize) -> Result<Section<'_>, Errno> {
-        if self.has_no_hooks() { Ok(Section::none()) } else { self.begin_put_down(FIXED + bytes) }
+        match self.begin_in_memory() {
+            Some(changing) => Ok(Section::in_memory(changing)),
+            None => self.begin_put_down(FIXED + bytes),
+        }
+    }
+
+    /// As [`begin`](Self::begin), where nothing is put down. None if something is.
+    #[inline]
+    pub(crate) fn begin_in_memory(&self) -> Option<Changing<'_>> {
+        if !self.has_no_hooks() {
+            return None;
+        }
+        let changing = self.moments.hold();
+        // Under the lock: the hook of a moment that began before is set.
+        self.has_no_hooks().then_some(changing)
     }
 
     /// As [`begin`](Self::begin), where the change is to be put down.
@@ -370,11 +452,11 @@ impl Shared {
         let watch = self.watch().filter(|_| self.has_hook(hook::CHANGES));
         // First: a section of the store is not held while others are waited for.
         let recording = watch.map(Watch::record);
-        let stored = match self.durable() {
-            Some(durable) => Some((durable, durable.begin(bytes as u64)?)),
-            None => None,
+        let (stored, changing) = match self.durable() {
+            Some(durable) => (Some((durable, durable.begin(bytes as u64)?)), None),
+            None => (None, Some(self.moments.hold())),
         };
-        Ok(Section::new(stored, recording))
+        Ok(Section::new(stored, recording, changing))
     }
 
     /// As [`begin`](Self::begin), of a change of contents. Waits until the amount of unsaved changes is below its
@@ -386,9 +468,10 @@ impl Shared {
     /// `section` is [none](Section::none) before the call; the caller provides it because it is large and mostly empty.
     #[inline]
     pub(crate) fn begin_contents<'s>(&'s self, section: &mut Section<'s>) -> Result<(), Errno> {
-        if !self.has_no_hooks() {
-            *section = self.begin_put_down_contents()?;
-        }
+        *section = match self.begin_in_memory() {
+            Some(changing) => Section::in_memory(changing),
+            None => self.begin_put_down_contents()?,
+        };
         Ok(())
     }
 
@@ -406,18 +489,23 @@ impl Shared {
         self.begin_put_down(FIXED)
     }
 
-    /// The prefix of `data` that may be written to `inode`.
+    /// The prefix of `data` that may be written to `inode`, among `bytes`.
     ///
     /// # Errors
     /// Errors of [`may_grow`](Self::may_grow), and those that are injected.
     #[inline]
-    pub(crate) fn may_write<'d>(&self, inode: &Inode, data: &'d [u8]) -> Result<&'d [u8], Errno> {
+    pub(crate) fn may_write<'d>(
+        &self,
+        inode: &Inode,
+        bytes: &Range<u64>,
+        data: &'d [u8],
+    ) -> Result<&'d [u8], Errno> {
         if self.has_no_hooks() {
             return Ok(data);
         }
         let most = inode.meet_faults(Calls::WRITE)?;
         self.let_names_leave();
-        self.make_room_to_grow()?;
+        self.may_grow().or_else(|_| self.make_room_to_write(inode, bytes))?;
         Ok(&data[..data.len().min(most)])
     }
 
@@ -448,14 +536,14 @@ impl Shared {
     ///
     /// # Errors
     /// Errors of [`sync`](Self::sync).
-    pub(crate) fn sync_inode(&self, inode: &Inode) -> Result<(), Errno> {
+    pub(crate) fn sync_inode(&self, inode: &InodeRef) -> Result<(), Errno> {
         inode.meet_faults(Calls::FSYNC)?;
         // After an error of the store its own answer counts.
         if inode.is_touched()
             && !inode.is_symlink()
             && let Ok(section) = self.begin(0)
         {
-            section.times(inode, true);
+            section.times_of(inode, true);
         }
         self.sync_noting(Some(inode.ino()))
     }

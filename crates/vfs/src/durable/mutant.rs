@@ -56,6 +56,10 @@ pub(super) enum Mutant {
     ReplacedStays,
     /// A copy borrows the stored contents without later changes.
     LentWithoutChanges,
+    /// A record does not have the unwritten pages of its file.
+    UnwrittenForgotten,
+    /// The store's thread does not ask for what no change announces.
+    DeadFilesWait,
 }
 
 /// Which fault is planted in a file system, if any. Without tests there are none.

@@ -5,7 +5,7 @@ use super::audit::audit;
 use super::crash_tests::shared;
 use super::mutant::Mutant;
 use super::tests::{options, pattern};
-use crate::{AtFlags, Cred, Fd, Fs, OpenFlags, Options, Process, StoreOptions, Superblock};
+use crate::{AtFlags, Cred, Fd, Fs, OpenFlags, Options, Process, Superblock};
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_store::{Gravity, Report};
 use sluice_sync::face::HOSTS_SHARE;
@@ -23,7 +23,7 @@ const WAYS: [Way; 3] = [Way::Unlinked, Way::UnlinkedLater, Way::Tmpfile];
 const STEP: usize = 50_000;
 
 fn limited(memory_limit: u64, volatile: bool) -> Options {
-    let store = StoreOptions { segment_size: 1 << 20, background: false, volatile, ..options().store };
+    let store = options().store.segment_size(1 << 20).background(false).volatile(volatile);
     Options { store, memory_limit: Some(memory_limit), ..options() }
 }
 

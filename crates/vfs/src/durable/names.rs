@@ -36,6 +36,7 @@ use super::kept::WhereKnown;
 use super::mutant::{Mutant, Planted};
 use super::pending::Stored;
 use super::{Durable, Pending};
+use crate::dir::{Dir, NamedInodes};
 use crate::inode::{flag, settle};
 use crate::lock_class::{DURABLE_LEAVING, DURABLE_PENDING};
 use crate::superblock::{INODE_BYTES, Shared};
@@ -136,11 +137,18 @@ impl Returns {
 
 /// Where a round of the clock has come to.
 #[derive(Default)]
-struct Hand {
+pub(super) struct Hand {
     part: usize,
     directory: u64,
     /// The last inode of those apart that was looked at.
     apart: u64,
+}
+
+impl Hand {
+    /// At the inode number `ino` of those apart.
+    pub(super) fn apart_from(ino: u64) -> Hand {
+        Hand { apart: ino.saturating_sub(1), ..Hand::default() }
+    }
 }
 
 /// An inode that stands apart.
@@ -170,7 +178,7 @@ impl NameSet {
         }
     }
 
-    fn limit(&self) -> u64 {
+    pub(super) fn limit(&self) -> u64 {
         // Relaxed: a number that stands alone.
         self.limit.load(Ordering::Relaxed)
     }
@@ -374,9 +382,7 @@ impl NameSet {
         };
         hand.apart = looked_at.last().filter(|_| looked_at.len() == LOOKS).map_or(0, |(ino, _)| *ino);
         let sole = refcache::sole(looked_at.iter().map(|(_, apart)| apart.inode.counted()));
-        let is_unused = |inode: &Inode| {
-            inode.stored().is_some_and(|stored| stored.is_applied(applied)) && inode.has_no_names_here()
-        };
+        let is_unused = |inode: &Inode| inode.can_be_read(applied) && inode.has_no_names_here();
         let unused: Vec<_> = looked_at
             .iter()
             .zip(sole)
@@ -478,12 +484,12 @@ impl Durable {
     }
 
     /// Changes of this cut, and of earlier cuts, can be read from the tree.
-    fn applied_cut(&self) -> u64 {
+    pub(super) fn applied_cut(&self) -> u64 {
         let is_planted = self.pending.planted.has(Mutant::ChangedNamesLeave);
         if is_planted { u64::MAX } else { self.store.applied_cut() }
     }
 
-    fn forget_unused(&self, hand: &mut Hand) {
+    pub(super) fn forget_unused(&self, hand: &mut Hand) {
         self.names().forget_unused(hand, self.applied_cut(), &self.pending.planted);
     }
 
@@ -497,7 +503,7 @@ impl NameSet {
     /// access time it lacks are `touched`. Called while no section is open, and nothing is loaded.
     fn leave(&self, dir: &InodeRef, applied: u64, touched: &mut Vec<InodeRef>) -> bool {
         let Ok(inner) = dir.as_dir() else { return false };
-        let can_be_read = |inode: &InodeRef| inode.stored().is_some_and(|stored| stored.is_applied(applied));
+        let can_be_read = |inode: &InodeRef| inode.can_be_read(applied);
         if dir.has(flag::PARTIAL) || !dir.has_name() || dir.shared.watch().is_some() || !can_be_read(dir) {
             return false;
         }
@@ -505,9 +511,7 @@ impl NameSet {
             return false;
         }
         let entries = inner.list(|_| true);
-        let all_can_be_read =
-            entries.iter().all(|(_, inode)| can_be_read(inode) && !inode.data.has_reserved());
-        if !all_can_be_read {
+        if !entries.iter().all(|(_, inode)| can_be_read(inode)) {
             return false;
         }
         let before = touched.len();
@@ -515,19 +519,24 @@ impl NameSet {
         if touched.len() > before {
             return false;
         }
-        // In this order: a thread that misses a name that has left sees that one did, and finds the inode.
-        self.set_apart(entries.iter().map(|(_, inode)| inode.clone()));
-        inner.begin_departure();
-        dir.raise(flag::PARTIAL);
-        for (name, _) in &entries {
-            if let Some(mut entry) = inner.names.lock(dir.shared.hasher.hash(name), name) {
-                entry.remove();
-            }
-        }
+        self.take_out(dir, inner, &entries);
         let left = self.part(dir.ino()).lock().remove(&dir.ino());
         drop(left);
         self.returns.lock().leave(dir.ino());
         true
+    }
+
+    /// Takes `entries`, all names of `dir` in memory, out of memory.
+    pub(super) fn take_out(&self, dir: &InodeRef, inner: &Dir, entries: &NamedInodes) {
+        // In this order: a thread that misses a name that has left sees that one did, and finds the inode.
+        self.set_apart(entries.iter().map(|(_, inode)| inode.clone()));
+        inner.begin_departure();
+        dir.raise(flag::PARTIAL);
+        for (name, _) in entries {
+            if let Some(mut entry) = inner.names.lock(dir.shared.hasher.hash(name), name) {
+                entry.remove();
+            }
+        }
     }
 }
 
@@ -545,6 +554,11 @@ impl Inode {
     /// Whether no name in it is in memory.
     fn has_no_names_here(&self) -> bool {
         self.as_dir().map_or(true, |dir| self.has(flag::PARTIAL) && dir.names.is_empty())
+    }
+
+    /// Whether the tree has all that was changed of it, given that it has all changes up to the cut `applied`.
+    pub(super) fn can_be_read(&self, applied: u64) -> bool {
+        self.stored().is_some_and(|stored| stored.is_applied(applied)) && self.data.are_unwritten_kept()
     }
 
     /// Whether its access time is newer than in the record that the store has.

@@ -33,7 +33,7 @@ fn a_tree_whose_inodes_are_more_than_memory_is_made_and_walked_and_removed() {
         if n % 50 == 0 {
             assert_names_within(&fs, LIMIT);
             let dir = Path::new(path).parent().expect("it has one");
-            assert_eq!(fs.read_dir(dir).expect("it is there").len(), 50);
+            assert_eq!(fs.read_dir(dir).expect("it is there").count(), 50);
             assert_eq!(fs.metadata(dir).expect("it is there").size, 52 * 20);
         }
     }
@@ -44,7 +44,7 @@ fn a_tree_whose_inodes_are_more_than_memory_is_made_and_walked_and_removed() {
     let before = fs.superblock().bytes_used();
     assert!(fs.superblock().check_idle().is_clean(), "{}", fs.superblock().check_idle());
     drop(fs);
-    let again = Options { memory_limit: Some(LIMIT), ..Options::default() };
+    let again = Options::default().memory_limit(LIMIT);
     let fs = Fs::with_superblock(Superblock::open_on(shared(&disk), again).expect("it was closed"));
     assert_eq!((fs.superblock().live_inodes(), fs.superblock().bytes_used()), (2_041, before));
     (0..40).for_each(|dir| fs.remove_dir_all(format!("/{dir}")).expect("it is there"));

@@ -5,19 +5,17 @@ use super::record::{self, InodeRecord, Totals};
 use super::removal::Gone;
 use super::shares::Shares;
 use super::{Durable, errno, owners};
-use crate::data::PAGE;
+use crate::data::PageSet;
 use crate::inode::settle;
 use crate::ops::xattr::charge_of_stored;
 use crate::superblock::{ROOT_INO, Shared, SharedRef};
 use crate::watch::fault::Calls;
 use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, Superblock};
 use sluice_store::disk::{Disk, HostDisk, UNFINISHED};
-use sluice_store::engine::Traffic;
 use sluice_store::{Options as StoreOptions, Store, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, memory, thread};
-use std::collections::BTreeSet;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::{fs, io};
@@ -70,6 +68,7 @@ impl Superblock {
             superblock.sync()
         };
         recorded().map_err(|error| StoreError::Io("make the file system", error.into()))?;
+        Superblock::begin_schedule(&superblock);
         Ok(superblock)
     }
 
@@ -92,17 +91,24 @@ impl Superblock {
         let durable = Durable::new(store, numbers, sums.is_some(), options.memory_limit);
         durable.find_owners().map_err(damaged("has extents without an owner that cannot be read"))?;
         durable.finish_cutting().map_err(damaged("has contents cut off that cannot be removed"))?;
-        let gone = durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
+        let mut gone =
+            durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
         let sums = match sums {
             Some(sums) => sums,
-            None => durable.add_up(&gone).map_err(damaged("has attributes that cannot be read"))?,
+            None => durable
+                .find_remains(&mut gone)
+                .and_then(|()| durable.add_up(&gone))
+                .map_err(damaged("has attributes that cannot be read"))?,
         };
         durable.find_requests().map_err(damaged("has requests that cannot be read"))?;
         let superblock = Superblock::with_store(options, durable, numbers, |shared| {
             shared.durable().ok_or(Errno::EIO)?.root(shared)
         });
         let superblock = superblock.map_err(damaged("has no root directory"))?;
-        superblock.root().shared.count_found(sums.inodes.saturating_sub(1), sums.bytes);
+        let shared = &superblock.root().shared;
+        shared.count_found(sums.inodes.saturating_sub(1), sums.bytes);
+        shared.durable().into_iter().for_each(|durable| durable.store.hold_back_anyway(sums.unwritten));
+        Superblock::begin_schedule(&superblock);
         Ok(superblock)
     }
 
@@ -120,6 +126,7 @@ impl Superblock {
     /// # Errors
     /// Errors of [`sync`](Self::sync).
     pub fn close(&self) -> Result<(), Errno> {
+        self.end_schedule();
         self.root().shared.close()
     }
 
@@ -146,11 +153,6 @@ impl Superblock {
     /// has no store. Adds up a count of each CPU, and takes no lock.
     pub fn changed_bytes(&self) -> Option<u64> {
         self.root().shared.durable().map(|durable| durable.pending.changed_bytes())
-    }
-
-    /// Requests and bytes between this process and its object store since opening; zeros for other stores.
-    pub fn object_traffic(&self) -> Traffic {
-        self.root().shared.durable().map(|durable| durable.store.traffic()).unwrap_or_default()
     }
 
     /// So many references to inodes were given up by an observer whose users [had them](crate::Observer::memory_is_short): the
@@ -180,14 +182,6 @@ impl Inode {
         self.stored().is_some()
     }
 
-    /// Makes the file durable, and all earlier changes of its file system with it. In memory that is nothing.
-    ///
-    /// # Errors
-    /// Errors of [`Superblock::sync`].
-    pub fn sync(&self) -> Result<(), Errno> {
-        self.shared.sync_inode(self)
-    }
-
     /// Makes the whole file system durable, for an fsync of one file that means all.
     ///
     /// # Errors
@@ -198,18 +192,29 @@ impl Inode {
     }
 }
 
+impl InodeRef {
+    /// Makes the file durable, and all earlier changes of its file system with it. In memory that is nothing.
+    ///
+    /// # Errors
+    /// Errors of [`Superblock::sync`].
+    pub fn sync(&self) -> Result<(), Errno> {
+        self.shared.sync_inode(self)
+    }
+}
+
 impl Fs {
-    /// Makes an empty file system that survives, in the directory `dir` of the host.
+    /// Makes an empty file system that survives, in the directory `dir` of the host, which is made if need be. With other options:
+    /// [`Options::create_store`].
     ///
     /// ```
-    /// # use sluice_vfs::{Fs, Options};
+    /// # use sluice_vfs::Fs;
     /// # let dir = std::env::temp_dir().join(format!("sluice-doc-{}", std::process::id()));
-    /// let fs = Fs::create(&dir, Options::default())?;
+    /// let fs = Fs::create_store(&dir)?;
     /// fs.write("/kept", "for good")?;
     /// fs.sync()?;
     /// drop(fs);
     ///
-    /// let fs = Fs::open(&dir, Options::default())?;
+    /// let fs = Fs::open_store(&dir)?;
     /// assert_eq!(fs.read_to_string("/kept")?, "for good");
     /// # drop(fs);
     /// # std::fs::remove_dir_all(&dir)?;
@@ -218,16 +223,16 @@ impl Fs {
     ///
     /// # Errors
     /// Errors of [`Superblock::create`].
-    pub fn create(dir: impl AsRef<Path>, options: Options) -> Result<Fs, StoreError> {
-        Superblock::create(dir, options).map(Fs::with_superblock)
+    pub fn create_store(dir: impl AsRef<Path>) -> Result<Fs, StoreError> {
+        Options::default().create_store(dir)
     }
 
-    /// Opens the file system in the directory `dir` of the host.
+    /// Opens the file system in the directory `dir` of the host. With other options: [`Options::open_store`].
     ///
     /// # Errors
     /// Errors of [`Superblock::open`].
-    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Fs, StoreError> {
-        Superblock::open(dir, options).map(Fs::with_superblock)
+    pub fn open_store(dir: impl AsRef<Path>) -> Result<Fs, StoreError> {
+        Options::default().open_store(dir)
     }
 
     /// Makes an empty file system in a store that was just made, such as one in an object store.
@@ -295,32 +300,24 @@ impl Durable {
         if is_sound { Ok(()) } else { Err(Errno::EIO) }
     }
 
-    /// Finds the files that had no name at the crash, for pushes to remove.
-    fn find_gone(&self) -> Result<BTreeSet<u64>, Errno> {
-        let mut orphans = BTreeSet::new();
-        self.scan(Key::orphans(), &mut |key, _| {
-            orphans.extend(ino_of(key));
-            true
-        })?;
-        orphans.iter().for_each(|ino| self.pending.removals.remove(Gone::found(*ino)));
-        Ok(orphans)
-    }
-
     /// The totals of all inodes except for those in `gone`, from their records.
-    fn add_up(&self, gone: &BTreeSet<u64>) -> Result<Totals, Errno> {
+    fn add_up(&self, gone: &PageSet) -> Result<Totals, Errno> {
         let (mut sums, mut is_sound) = (Totals::default(), true);
+        let is_gone = |ino: u64| gone.count(&(ino..ino + 1)) > 0;
         self.scan(Key::inodes(), &mut |key, value| {
             match ino_of(key).zip(InodeRecord::decode(value)) {
-                Some((ino, record)) if !gone.contains(&ino) => {
+                Some((ino, record)) if !is_gone(ino) => {
                     sums.inodes += 1;
-                    sums.bytes += record.pages * PAGE + record.charged();
+                    sums.bytes = sums.bytes.saturating_add(record.charged());
+                    let unwritten = record.unwritten().map_or(0, |unwritten| unwritten.len());
+                    sums.unwritten = sums.unwritten.saturating_add(unwritten);
                 }
                 found => is_sound &= found.is_some(),
             }
             is_sound
         })?;
         self.scan(Key::all_xattrs(), &mut |key, value| {
-            if ino_of(key).is_some_and(|ino| !gone.contains(&ino)) {
+            if ino_of(key).is_some_and(|ino| !is_gone(ino)) {
                 sums.bytes += charge_of_stored(name_of(key), value);
             }
             true
@@ -341,7 +338,7 @@ static CLOSING: AtomicU64 = AtomicU64::new(0);
 fn store_options(options: &Options) -> StoreOptions {
     let shares = Shares::of(limit_of(options.memory_limit), options.store.log_size);
     let cache = options.store.cache.min(usize::try_from(shares.cache).unwrap_or(usize::MAX));
-    StoreOptions { cache, memory: options.store.memory.min(shares.records), ..options.store.clone() }
+    options.store.clone().cache(cache).memory(options.store.memory.min(shares.records))
 }
 
 /// Bytes that may be in memory.

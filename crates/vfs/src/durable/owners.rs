@@ -178,6 +178,11 @@ impl Owners {
         !self.state.lock().unowned.is_empty()
     }
 
+    /// Whether a push would free extents: they have no owner, and nobody borrows.
+    pub(super) fn have_unowned(&self) -> bool {
+        !self.state.lock().unowned.is_empty() && !self.are_borrowed()
+    }
+
     /// Adds up what the push has collected.
     pub(super) fn settle(&self, data: &Data<'_>, to: &mut Added, planted: &Planted) {
         // Out of its mutex, which is a leaf, while the tree is read. This push is the only one.

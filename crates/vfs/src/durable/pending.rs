@@ -18,14 +18,15 @@ use super::mutant::{Mutant, Planted};
 use super::names::NameSet;
 use super::owners::Owners;
 use super::record::{self, InodeRecord};
+use super::remains::Remains;
 use super::removal::Removals;
 use super::resident::ResidentSet;
 use super::shares::Shares;
-use crate::InodeRef;
 use crate::data::{CHUNK_PAGES, PAGE, PageSet};
 use crate::inode::{Body, flag};
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
 use crate::stat::Timestamp;
+use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source, Store};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sluice_sync::percpu::Budget;
@@ -99,6 +100,7 @@ pub(super) struct Pending {
     /// Files without a name may be spilled. *Immutable.*
     pub(super) spills: bool,
     pub(super) removals: Removals,
+    pub(super) remains: Remains,
     /// What the last cut copied.
     pub(super) copied: Mutex<Vec<Copied>>,
     /// Chunks that the last cut patched.
@@ -384,6 +386,7 @@ impl Pending {
             is_full: AtomicBool::new(false),
             cut: AtomicU64::new(1),
             removals: Removals::new(log_size),
+            remains: Remains::new(),
             memory: ResidentSet::new(limit, &shares),
             names: NameSet::new(shares.names),
             owners: Owners::new(),
@@ -406,6 +409,7 @@ impl Pending {
     pub(super) fn clear(&self) {
         drop(self.listed.take(|_| false));
         self.removals.clear();
+        self.remains.clear();
         self.memory.clear();
         self.heavy.clear();
     }
@@ -413,7 +417,10 @@ impl Pending {
     /// Whether nothing is left for a push.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
-        !self.removals.are_left() && !self.owners.are_left() && !self.listed.hold_any()
+        !self.removals.are_left()
+            && !self.remains.are_left()
+            && !self.owners.are_left()
+            && !self.listed.hold_any()
     }
 
     /// Collects `inode`; in this push few pages changed, or not.
@@ -436,7 +443,7 @@ impl Pending {
                 inode.raise(flag::RECORDED);
                 xattrs.extend(inode.xattr_names());
                 if !self.planted.has(Mutant::SpillForgotten) {
-                    to.put(&Key::orphan(inode.ino()), &[]);
+                    to.put(&Key::orphan(inode.ino()), record::orphan(false));
                 }
             }
         }
@@ -469,9 +476,30 @@ impl Pending {
                 None => to.remove(&key),
             }
         }
-        let record = InodeRecord::of(inode);
+        let mut record = InodeRecord::of(inode);
+        let unwritten = if inode.data.has_reserved() { self.unwritten(inode) } else { Vec::new() };
+        if !unwritten.is_empty() {
+            record.tail = &unwritten;
+        }
         stored.put_down(record.atime);
         to.put(&Key::inode(inode.ino()), &record.encode());
+    }
+}
+
+impl Pending {
+    /// The tail of the record of `inode`, a regular file. Called in a cut.
+    #[cold]
+    fn unwritten(&self, inode: &Inode) -> Vec<u8> {
+        if self.planted.has(Mutant::UnwrittenForgotten) {
+            return Vec::new();
+        }
+        let kept = inode.data.unwritten_to_keep();
+        if !inode.data.are_unwritten_kept()
+            && let Some(durable) = inode.shared.durable()
+        {
+            durable.note_dropped();
+        }
+        record::tail_of(&kept)
     }
 }
 
@@ -485,6 +513,11 @@ impl Source for Collector {
 
     fn write(&self, data: &Data<'_>, to: &mut Added) {
         self.0.write(data, to);
+    }
+
+    fn has_work(&self) -> bool {
+        let Pending { removals, owners, planted, .. } = &*self.0;
+        !planted.has(Mutant::DeadFilesWait) && (removals.are_due() || owners.have_unowned())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::crash_tests::shared;
 use super::tests::{assert_within_limit, options, pattern};
-use crate::{Cred, Fs, OpenFlags, Options, StoreOptions, Superblock};
+use crate::{Cred, Fs, OpenFlags, Options, Superblock};
 use sluice_store::disk::crash::CrashDisk;
 use sluice_sync::face::HOSTS_SHARE;
 
@@ -12,7 +12,7 @@ const CHUNKS: usize = 128;
 /// A file of which nothing is in memory, with so much memory for it.
 fn unread(memory_limit: Option<u64>) -> (CrashDisk, Fs) {
     let disk = CrashDisk::new();
-    let store = StoreOptions { segment_size: 16 << 20, background: false, ..options().store };
+    let store = options().store.segment_size(16 << 20).background(false);
     let options = Options { store, memory_limit, ..options() };
     let made = Superblock::create_on(shared(&disk), options.clone()).expect("an empty disk");
     let fs = Fs::with_superblock(made);

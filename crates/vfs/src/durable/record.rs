@@ -2,18 +2,24 @@
 //!
 //! ```text
 //!   inode  0      1       2..4   4      8     12    16      20     28     36     44      52      60      68     76
-//!          | form | xattrs| flags| mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | target ...
+//!          | form | xattrs| flags| mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | tail ...
 //!                                                                 or the holder, of what is no device, fifo or socket
+//!   tail   of a symbolic link: its target
+//!   tail   0       8       16      24               of a regular file: its unwritten pages, in ranges
+//!          | first | pages | first | pages ...
 //!   name   0                8      12
 //!          | inode          | mode |                 mode: the type only
-//!   common 0      1         9        17
-//!          | form | numbers | inodes | bytes |        the last two only after a clean close
+//!   common 0      1         9        17      25
+//!          | form | numbers | inodes | bytes | unwritten |    the last three only after a clean close
 //!   cut off 0       8     16
 //!          | start | end |                          chunks
+//!   scrub  0         8          16      24   32        40
+//!          | started | finished | bytes | of | damaged | place ...     finished: 0 while the scrub is under way
 //! ```
 //! Numbers are little endian, times as [`Timestamp`] packs them.
 
 use super::Stored;
+use crate::data::{PAGE, PAGES_MAX, PageSet, RANGES_MAX};
 use crate::inode::{Body, charged_target};
 use crate::stat::Timestamp;
 use crate::{FileType, Inode, InodeFlags};
@@ -22,14 +28,25 @@ use std::ops::Range;
 /// The form of these values, and the newest that is read.
 const FORM: u8 = 1;
 /// The form of the common record with sums.
-const WITH_SUMS: u8 = 2;
-/// Bytes before the target of a symbolic link.
+const WITH_SUMS: u8 = 3;
+/// The one before, without unwritten pages: there were none.
+const WITH_TWO_SUMS: u8 = 2;
+/// Beside the flags that `chattr` sets: the inode is in a snapshot.
+const READ_ONLY: u32 = 0x8000;
+/// Bytes before the tail.
 const HEAD: usize = 76;
+
+/// Whether a record could be decoded.
+pub(super) fn readable<T>(decoded: Option<T>) -> Result<(), &'static str> {
+    decoded.map(drop).ok_or("it cannot be read")
+}
 
 /// An inode in the store, without its names and contents.
 pub(super) struct InodeRecord<'r> {
     pub(super) has_xattrs: bool,
     pub(super) flags: InodeFlags,
+    /// In a snapshot.
+    pub(super) is_read_only: bool,
     /// Type and permissions.
     pub(super) mode: u32,
     pub(super) uid: u32,
@@ -47,13 +64,14 @@ pub(super) struct InodeRecord<'r> {
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
     pub(super) born: Timestamp,
-    pub(super) target: &'r [u8],
+    /// The target of a symbolic link, or the [unwritten](Self::unwritten) pages of a regular file.
+    pub(super) tail: &'r [u8],
 }
 
 impl<'r> InodeRecord<'r> {
-    /// Of `inode` as it is now.
+    /// The record of `inode` as it is now, without its unwritten pages.
     pub(super) fn of(inode: &'r Inode) -> InodeRecord<'r> {
-        let (size, pages, rdev, target) = match &inode.body {
+        let (size, pages, rdev, tail) = match &inode.body {
             Body::Regular => (inode.data.size(), inode.data.data_pages(), 0, &[][..]),
             Body::Directory(_) => (0, 0, 0, &[][..]),
             Body::Symlink(target) => (0, 0, 0, &target[..]),
@@ -66,6 +84,7 @@ impl<'r> InodeRecord<'r> {
         InodeRecord {
             has_xattrs: has_xattrs || attr.has_acls,
             flags: inode.flags(),
+            is_read_only: inode.is_read_only(),
             mode: inode.file_type().mode_bits() | attr.mode,
             uid: attr.uid,
             gid: attr.gid,
@@ -78,19 +97,41 @@ impl<'r> InodeRecord<'r> {
             mtime: inode.times.mtime(),
             ctime: inode.times.ctime(),
             born: inode.born(),
-            target,
+            tail,
         }
     }
 
-    /// What its target counts for.
+    /// Bytes that it counts for, but for extended attributes.
     pub(super) fn charged(&self) -> u64 {
-        charged_target(self.target.len())
+        match FileType::from_mode(self.mode) {
+            Some(FileType::Symlink) => charged_target(self.tail.len()),
+            _ => (self.pages + self.unwritten().map_or(0, |unwritten| unwritten.len())).saturating_mul(PAGE),
+        }
+    }
+
+    /// The unwritten pages, which only a regular file has; None if these are no ranges in order, or too many.
+    pub(super) fn unwritten(&self) -> Option<PageSet> {
+        let is_regular = FileType::from_mode(self.mode) == Some(FileType::Regular);
+        let (words, rest) = if is_regular { self.tail } else { &[] }.as_chunks::<8>();
+        let (ranges, odd) = words.as_chunks::<2>();
+        let (mut unwritten, mut free_from) = (PageSet::new(), 0);
+        for [first, pages] in ranges.iter().map(|range| range.map(u64::from_le_bytes)) {
+            let end = first.checked_add(pages).filter(|end| pages > 0 && *end <= PAGES_MAX)?;
+            // Two ranges that touch would be one.
+            if first < free_from {
+                return None;
+            }
+            free_from = end + 1;
+            unwritten.insert(first..end);
+        }
+        (ranges.len() <= RANGES_MAX && odd.is_empty() && rest.is_empty()).then_some(unwritten)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD + self.target.len());
+        let mut bytes = Vec::with_capacity(HEAD + self.tail.len());
         // There are no others than these.
-        let [low, high, ..] = self.flags.bits().to_le_bytes();
+        let read_only = if self.is_read_only { READ_ONLY } else { 0 };
+        let [low, high, ..] = (self.flags.bits() | read_only).to_le_bytes();
         bytes.extend_from_slice(&[FORM, u8::from(self.has_xattrs), low, high]);
         for word in [self.mode, self.uid, self.gid, self.nlink] {
             bytes.extend_from_slice(&word.to_le_bytes());
@@ -100,13 +141,18 @@ impl<'r> InodeRecord<'r> {
         for word in [self.size, self.pages, place].into_iter().chain(times) {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        bytes.extend_from_slice(self.target);
+        bytes.extend_from_slice(self.tail);
         bytes
     }
 
     /// Decodes `bytes`; None if they are no inode record.
     pub(super) fn decode(bytes: &'r [u8]) -> Option<InodeRecord<'r>> {
-        let (head, target) = bytes.split_first_chunk::<HEAD>()?;
+        InodeRecord::decode_head(bytes).filter(|record| record.unwritten().is_some())
+    }
+
+    /// As [`decode`](Self::decode), whatever the tail of a regular file is.
+    pub(super) fn decode_head(bytes: &'r [u8]) -> Option<InodeRecord<'r>> {
+        let (head, tail) = bytes.split_first_chunk::<HEAD>()?;
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let time = |at: usize| Timestamp::unpack(long(at));
@@ -116,6 +162,7 @@ impl<'r> InodeRecord<'r> {
         let record = InodeRecord {
             has_xattrs: head[1] != 0,
             flags: InodeFlags::from_bits_truncate(word(0) >> 16),
+            is_read_only: word(0) >> 16 & READ_ONLY != 0,
             mode,
             uid: word(8),
             gid: word(12),
@@ -128,10 +175,16 @@ impl<'r> InodeRecord<'r> {
             mtime: time(52),
             ctime: time(60),
             born: time(68),
-            target,
+            tail,
         };
         (head[0] == FORM).then_some(record)
     }
+}
+
+/// The tail of a regular file's record.
+pub(super) fn tail_of(unwritten: &PageSet) -> Vec<u8> {
+    let words = unwritten.ranges().flat_map(|range| [range.start, range.end - range.start]);
+    words.flat_map(u64::to_le_bytes).collect()
 }
 
 /// The value of a name.
@@ -158,6 +211,11 @@ pub(super) fn named(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk::<8>().map(|ino| u64::from_le_bytes(*ino))
 }
 
+/// The value of an orphan record, of a directory that has names or not.
+pub(super) fn orphan(has_names: bool) -> &'static [u8] {
+    if has_names { b"n" } else { b"" }
+}
+
 /// The value of what is cut off: these chunks.
 pub(super) fn cut_off(chunks: &Range<u64>) -> [u8; 16] {
     let mut bytes = [0; 16];
@@ -172,21 +230,62 @@ pub(super) fn decode_cut_off(bytes: &[u8]) -> Option<Range<u64>> {
     Some(u64::from_le_bytes(*start)..u64::from_le_bytes(*end))
 }
 
+/// How far the scrub has got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ScrubRecord {
+    pub(super) started: Timestamp,
+    /// None while it is under way.
+    pub(super) finished: Option<Timestamp>,
+    /// Bytes that were read, of so many.
+    pub(super) bytes: u64,
+    pub(super) of: u64,
+    /// Findings.
+    pub(super) damaged: u64,
+    /// The key at which the next step begins.
+    pub(super) place: Vec<u8>,
+}
+
+impl ScrubRecord {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let finished = self.finished.map_or(0, Timestamp::pack);
+        let words = [self.started.pack(), finished, self.bytes, self.of, self.damaged];
+        let mut value: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        value.extend_from_slice(&self.place);
+        value
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Option<ScrubRecord> {
+        let (words, place) = value.split_first_chunk::<40>()?;
+        let (words, []) = words.as_chunks::<8>() else { return None };
+        let [started, finished, bytes, of, damaged] = words else { return None };
+        let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+        Some(ScrubRecord {
+            started: Timestamp::unpack(word(started)),
+            finished: (word(finished) != 0).then(|| Timestamp::unpack(word(finished))),
+            bytes: word(bytes),
+            of: word(of),
+            damaged: word(damaged),
+            place: place.to_vec(),
+        })
+    }
+}
+
 /// Totals over the inodes of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) inodes: u64,
     /// Of the space that is limited.
     pub(super) bytes: u64,
+    /// Unwritten pages.
+    pub(super) unwritten: u64,
 }
 
 /// The value of what the file system has once: all numbers of inodes are below `numbers`.
 pub(super) fn common(numbers: u64, sums: Option<Totals>) -> Vec<u8> {
     let mut bytes = vec![if sums.is_some() { WITH_SUMS } else { FORM }];
     bytes.extend_from_slice(&numbers.to_le_bytes());
-    if let Some(Totals { inodes, bytes: space }) = sums {
-        bytes.extend_from_slice(&inodes.to_le_bytes());
-        bytes.extend_from_slice(&space.to_le_bytes());
+    if let Some(Totals { inodes, bytes: space, unwritten }) = sums {
+        [inodes, space, unwritten].iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
     }
     bytes
 }
@@ -197,9 +296,12 @@ pub(super) fn decode_common(value: &[u8]) -> Option<(u64, Option<Totals>)> {
     let (words, rest) = rest.as_chunks();
     match (*form, words, rest) {
         (FORM, [numbers], []) => Some((u64::from_le_bytes(*numbers), None)),
-        (WITH_SUMS, [numbers, inodes, bytes], []) => {
+        (WITH_SUMS | WITH_TWO_SUMS, [numbers, inodes, bytes, unwritten @ ..], [])
+            if unwritten.len() == usize::from(*form == WITH_SUMS) =>
+        {
             let [numbers, inodes, bytes] = [numbers, inodes, bytes].map(|word| u64::from_le_bytes(*word));
-            Some((numbers, Some(Totals { inodes, bytes })))
+            let unwritten = unwritten.first().map_or(0, |word| u64::from_le_bytes(*word));
+            Some((numbers, Some(Totals { inodes, bytes, unwritten })))
         }
         _ => None,
     }

@@ -16,6 +16,7 @@ use super::keys::{Key, chunk_of};
 use super::mutant::Mutant;
 use super::owners::Owners;
 use super::pending::Pending;
+use super::remains::Remains;
 use crate::Inode;
 use crate::inode::flag;
 use crate::lock_class::DURABLE_PENDING;
@@ -193,6 +194,11 @@ impl Removals {
         self.gone.iter().find_map(|gone| gone.lock().pop())
     }
 
+    /// Whether records of files are to be removed that lost their last user since the file system was opened.
+    pub(super) fn are_due(&self) -> bool {
+        self.gone.iter().any(|gone| gone.lock().iter().any(|gone| !gone.was_open()))
+    }
+
     /// Whether there are records to remove.
     pub(super) fn are_left(&self) -> bool {
         self.gone.iter().any(|gone| !gone.lock().is_empty())
@@ -239,7 +245,7 @@ impl Removals {
     }
 
     /// Removes records of files of which nothing was looked at but the attributes: all are in the tree, since nothing changed.
-    pub(super) fn write(&self, data: &Data<'_>, to: &mut Added, owners: &Owners) {
+    pub(super) fn write(&self, data: &Data<'_>, to: &mut Added, owners: &Owners, remains: &Remains) {
         let mut unknown = mem::take(&mut *self.unknown.lock());
         unknown.sort_unstable_by_key(|gone| gone.ino);
         let mut left = self.most();
@@ -251,7 +257,11 @@ impl Removals {
                 self.write_one(gone, &mut left, data, to, owners);
             }
         }
-        if self.are_left() {
+        // Before more names are taken, what has none goes: so it takes little memory.
+        if !self.are_left() {
+            remains.write(self.most(), data, to, |gone| self.remove(gone));
+        }
+        if self.are_left() || remains.are_left() {
             to.ask_again();
         }
     }
@@ -308,8 +318,11 @@ impl Inode {
     #[cold]
     pub(crate) fn leave_memory(&self) -> bool {
         let Some(durable) = self.shared.durable() else { return false };
+        let is_dead = self.has(flag::RECORDED) && !self.has_name();
+        let mut borrowed = false;
         // Nobody else has the inode.
         if let Some(mut kept) = self.stored().and_then(|stored| stored.kept.try_lock()) {
+            borrowed = kept.borrows;
             kept.end_borrow(&durable.pending);
             durable.names().count_standing(0, kept.standing_pages());
             // A nameless inode is counted when its records go.
@@ -324,11 +337,14 @@ impl Inode {
             durable.pending.bury(self, stored);
         }
         durable.names().uncount_inode();
-        if self.has(flag::UNNAMED) || (self.has(flag::RECORDED) && !self.has_name()) {
+        if self.has(flag::UNNAMED) || is_dead {
             durable.nameless.give(1);
         }
-        if self.has(flag::RECORDED) && !self.has_name() {
+        if is_dead {
             self.leave_store();
+        }
+        if is_dead || borrowed {
+            durable.store.wake_for_source();
         }
         self.has(flag::RECORDED) && self.has_name()
     }

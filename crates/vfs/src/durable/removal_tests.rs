@@ -2,14 +2,16 @@
 
 use super::Durable;
 use super::audit::audit;
+use super::copy_contents;
 use super::crash_calls_tests::Call::{self, *};
 use super::crash_calls_tests::{KEEP, NONE};
 use super::crash_tests::{begin, run, shared};
 use super::keys::Key;
 use super::mutant::Mutant;
 use super::record::InodeRecord;
+use super::share_tests::live;
 use super::tests::{counted, options};
-use crate::{Cred, FallocateMode, Fs, OpenFlags, Options, StoreOptions, Superblock};
+use crate::{Cred, FallocateMode, Fs, NewInode, NewKind, OpenFlags, Options, Superblock};
 use sluice_store::disk::crash::CrashDisk;
 use sluice_sync::face::HOSTS_SHARE;
 use sluice_sync::time::Duration;
@@ -44,7 +46,7 @@ fn a_push_removes_so_many_chunks_of_what_was_deleted_or_cut_off_and_leaves_the_r
             fs.write("/f", vec![1; 40 * 65_536]).expect("room");
             if !is_read {
                 fs.superblock().close().expect("the disk works");
-                let store = StoreOptions { background: false, ..options().store };
+                let store = options().store.background(false);
                 let opened = Superblock::open_on(shared(&disk), Options { store, ..options() });
                 fs = Fs::with_superblock(opened.expect("it was closed"));
             }
@@ -70,7 +72,7 @@ fn the_store_goes_on_removing_unasked() {
     if !HOSTS_SHARE {
         return;
     }
-    let store = StoreOptions { age: Duration::from_secs(3_600), ..options().store };
+    let store = options().store.age(Duration::from_secs(3_600));
     let made = Superblock::create_on(shared(&CrashDisk::new()), Options { store, ..options() });
     let fs = Fs::with_superblock(made.expect("an empty disk"));
     fs.write("/deleted", vec![1; 40 * 65_536]).expect("room");
@@ -87,6 +89,55 @@ fn the_store_goes_on_removing_unasked() {
     }
     durable.store.sync().expect("the disk works");
     assert_eq!(chunks_in_store(durable), 0);
+}
+
+/// Bytes of data that are left when a file that was deleted before the last change has lost its last user, and what it shares with a
+/// copy that has no name. No call of the file system or the store follows.
+fn left_by_the_last_user(planted: Option<Mutant>, borrows: bool) -> u64 {
+    let age = Duration::from_millis(10);
+    let made = |store| Superblock::create_on(shared(&CrashDisk::new()), Options { store, ..options() });
+    let fs = Fs::with_superblock(made(options().store.age(age)).expect("an empty disk"));
+    fs.write("/f", vec![1; 300_000]).expect("room");
+    fs.sync().expect("the disk works");
+    let (root, cred) = (fs.superblock().root().clone(), Cred::root());
+    let mut user = root.lookup(&cred, b"f").expect("it is there");
+    if borrows {
+        let new = NewInode { kind: NewKind::Regular, mode: 0o600, umask: 0 };
+        let copy = root.create_unnamed(&cred, &new).expect("room");
+        copy_contents(&[(&user, copy.clone())]).expect("room");
+        user = copy;
+    }
+    fs.remove_file("/f").expect("it is there");
+    fs.settle();
+    fs.sync().expect("the disk works");
+    let durable = root.shared.durable().expect("a store");
+    let bytes = || durable.store.stats().data_bytes;
+    assert!(live(&fs) > 0, "somebody has the file");
+    durable.pending.planted.plant(planted);
+    // The thread of the store sleeps by now, most likely.
+    thread::sleep(age * 10);
+    drop(user);
+    fs.settle();
+    for _ in 0..if planted.is_some() { 100 } else { 6_000 } {
+        if bytes() == 0 {
+            break;
+        }
+        thread::sleep(age);
+    }
+    bytes()
+}
+
+#[test]
+fn the_disk_has_back_what_was_deleted_though_nothing_changes_after_the_last_user_let_go() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    for borrows in [false, true] {
+        assert_eq!(left_by_the_last_user(None, borrows), 0, "a copy: {borrows}");
+        // The push of an earlier change may come late.
+        let is_found = (0..20).any(|_| left_by_the_last_user(Some(Mutant::DeadFilesWait), borrows) > 0);
+        assert!(is_found, "a copy: {borrows}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! # Cost
 //! Without guests: a load of a word that does not change, for each change of a durable file system.
 
-use super::keys::{Key, name_of};
+use super::keys::{Key, REQUEST_LEN, name_of};
 use super::{Durable, keys};
 use crate::lock_class::DURABLE_REQUESTS;
 use crate::{Errno, Superblock};
@@ -21,9 +21,8 @@ use sluice_sync::atomic::{AtomicUsize, Ordering};
 use sluice_sync::{Mutex, thread};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 
-/// The bytes of a record's key and value.
-pub(super) const LEN: usize = 1 + 8 + 2 + 8 + 8;
 /// How many records are removed in one transaction.
 const TOGETHER: usize = 64;
 /// The slot that says that a mount stands.
@@ -81,6 +80,12 @@ impl Executed {
 
 /// A request that the calling thread serves, until this is dropped.
 pub struct RequestServed<'s>(Option<&'s Requests>);
+
+impl fmt::Debug for RequestServed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestServed").field("is_noted", &self.0.is_some()).finish_non_exhaustive()
+    }
+}
 
 impl Default for Requests {
     fn default() -> Self {
@@ -192,7 +197,7 @@ impl Superblock {
         if durable.requests.state.lock().executed.insert((mount, STANDING), stands).is_some() {
             return Ok(());
         }
-        let mut transaction = durable.begin(2 * LEN as u64)?;
+        let mut transaction = durable.begin(2 * REQUEST_LEN as u64)?;
         transaction.put(&Key::request(mount, STANDING), durable.now(), &stands.encode());
         drop(transaction);
         durable.sync()
@@ -231,7 +236,7 @@ impl Superblock {
             gone
         };
         for some in gone.chunks(TOGETHER) {
-            let mut transaction = durable.begin((some.len() * 2 * LEN) as u64)?;
+            let mut transaction = durable.begin((some.len() * 2 * REQUEST_LEN) as u64)?;
             for &(mount, slot) in some {
                 transaction.remove(&Key::request(mount, slot), durable.now());
             }
@@ -249,7 +254,7 @@ mod tests {
     #[test]
     fn a_request_that_changed_something_is_known_when_its_change_is_and_no_other() {
         let dir = std::env::temp_dir().join(format!("sluice-requests-{}", std::process::id()));
-        let fs = Fs::create(&dir, Options::default()).expect("made");
+        let fs = Fs::create_store(&dir).expect("made");
         let superblock = fs.superblock().clone();
         let serve = |slot, number| superblock.serve_request(RequestId { mount: 7, slot, number });
         {

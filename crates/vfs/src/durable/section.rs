@@ -4,20 +4,27 @@ use super::kept::WhereKnown;
 use super::keys::Key;
 use super::mutant::Mutant;
 use super::record::{self, InodeRecord};
-use super::{Durable, pending};
+use super::{Durable, HiddenTree, pending};
 use crate::inode::flag;
 use crate::superblock::Shared;
 use crate::watch::Recording;
 use crate::{Inode, InodeRef};
 use sluice_store::Transaction;
+use sluice_sync::BrReadGuard;
 use sluice_sync::atomic::Ordering;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// A change under way: it is in the store whole or not at all. A file system in memory without watchers has empty
-/// sections.
+/// A change under way: the store gets the whole change or nothing, and each [moment](crate::moment) comes before the change or after it. A file
+/// system in memory without watchers puts nothing down.
 #[must_use = "the change ends when this is dropped"]
-pub(crate) struct Section<'s>(Option<Open<'s>>);
+pub(crate) struct Section<'s> {
+    open: Option<Open<'s>>,
+    _changing: Option<Changing<'s>>,
+}
+
+/// A change of a file system in memory is under way.
+pub(crate) type Changing<'s> = BrReadGuard<'s, ()>;
 
 struct Open<'s> {
     stored: Option<Stored<'s>>,
@@ -31,43 +38,58 @@ struct Stored<'s> {
 }
 
 impl<'s> Section<'s> {
-    /// To be put down in a store, and by what watches.
+    /// To be put down in a store, and by what watches. Without a store it is `changing`.
     pub(super) fn new(
         stored: Option<(&'s Durable, Transaction<'s>)>,
         recording: Option<Recording<'s>>,
+        changing: Option<Changing<'s>>,
     ) -> Section<'s> {
         let stored =
             stored.map(|(durable, transaction)| Stored { durable, transaction: RefCell::new(transaction) });
-        Section(Some(Open { stored, recording: recording.map(RefCell::new).map(Box::new) }))
+        let open = Open { stored, recording: recording.map(RefCell::new).map(Box::new) };
+        Section { open: Some(open), _changing: changing }
     }
 
     /// The section of a file system in memory without watchers.
     #[inline]
+    pub(super) fn in_memory(changing: Changing<'s>) -> Section<'s> {
+        Section { open: None, _changing: Some(changing) }
+    }
+
+    /// No section, or that of a read section in memory.
+    #[inline]
     pub(crate) fn none() -> Section<'s> {
-        Section(None)
+        Section { open: None, _changing: None }
     }
 
     /// Attributes of `inode` changed.
     #[inline]
     pub(crate) fn inode(&self, inode: &InodeRef) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             open.put_down(|recording| recording.inode(inode), |stored| stored.changed(inode));
         }
     }
 
-    /// The times of `inode`, which is no symbolic link, changed, if they `moved`: another call of the same tick may
-    /// have moved them. The other call began before this call ended, so no later push can include it.
+    /// The times of directory `dir` changed, if they `moved`: another call of the same tick may have moved them. The other
+    /// call began before this call ended, so no later push can include it.
     #[inline]
-    pub(crate) fn times(&self, inode: &Inode, moved: bool) {
-        if moved && let Some(open) = &self.0 {
-            open.put_down(|_| (), |stored| stored.inode(inode));
+    pub(crate) fn times(&self, dir: &Inode, moved: bool) {
+        if moved && let Some(open) = &self.open {
+            open.put_down(|_| (), |stored| stored.inode(dir));
+        }
+    }
+
+    /// As [`times`](Self::times), of any inode.
+    pub(crate) fn times_of(&self, inode: &InodeRef, moved: bool) {
+        if moved && let Some(open) = &self.open {
+            open.put_down(|_| (), |stored| stored.changed(inode));
         }
     }
 
     /// In `dir`, `name` leads to this inode now. Called with the name locked.
     #[inline]
     pub(crate) fn name(&self, dir: &Inode, name: &[u8], leads_to: Option<&InodeRef>) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             open.put_down(
                 |recording| recording.name(dir, name, leads_to),
                 |stored| stored.name(dir, name, leads_to),
@@ -78,23 +100,45 @@ impl<'s> Section<'s> {
     /// A new name in `dir` leads to `inode`, which is new or changed with that. Called with that name locked; the root has none.
     #[inline]
     pub(crate) fn gained_name(&self, inode: &InodeRef, dir: Option<&Inode>) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             open.put_down(|recording| recording.inode(inode), |stored| stored.gained_name(inode, dir));
         }
     }
 
-    /// A new name leads to `inode`, which is new, with all that is `below` it. Called with that name locked.
+    /// A new name leads to the top of `tree`, which is whole. Called with that name locked.
     #[inline]
-    pub(crate) fn gained_tree(&self, inode: &InodeRef, below: &[InodeRef]) {
-        if let Some(open) = &self.0 {
-            open.put_down(|recording| recording.tree(inode), |stored| stored.gained_tree(inode, below));
+    pub(crate) fn gained_tree(&self, tree: &HiddenTree) {
+        if let Some(open) = &self.open {
+            open.put_down(|recording| recording.tree(tree.top()), |stored| stored.gained_tree(tree));
+        }
+    }
+
+    /// The directory `top` has lost its name in `dir`, and the tree below it is to go. Called with that name locked.
+    pub(crate) fn lost_tree(&self, top: &InodeRef, dir: &Inode) {
+        top.raise(flag::LOST);
+        if let Some(open) = &self.open {
+            open.put_down(|recording| recording.inode(top), |stored| stored.lost_tree(top, dir));
+        }
+    }
+
+    /// The inode `top`, with the tree below it, has got the name of another in a directory without a name. Called with that name locked.
+    pub(crate) fn took_over(&self, top: &InodeRef) {
+        if let Some(open) = &self.open {
+            open.put_down(|recording| recording.tree(top), |stored| stored.changed(top));
+        }
+    }
+
+    /// Records the new inodes of `tree`, which has no name. Nobody watches.
+    pub(super) fn hid_tree(&self, tree: &HiddenTree) {
+        if let Some(open) = &self.open {
+            open.put_down(|_| (), |stored| stored.hid_tree(tree));
         }
     }
 
     /// `inode` has lost a name in `dir`, and its change time moved. Called with that name locked.
     #[inline]
     pub(crate) fn lost_name(&self, inode: &InodeRef, dir: &Inode) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             open.put_down(
                 |recording| recording.inode(inode),
                 |stored| {
@@ -110,7 +154,7 @@ impl<'s> Section<'s> {
     /// is to be [forgotten](Self::forget) in this section.
     #[inline]
     pub(crate) fn lost_name_at_once(&self, inode: &InodeRef, dir: &Inode) -> bool {
-        match &self.0 {
+        match &self.open {
             Some(Open { recording: None, stored: Some(stored) }) => {
                 let is_done = !stored.lose_name(inode, dir) || stored.forget_at_once(inode);
                 stored.end_change();
@@ -127,27 +171,27 @@ impl<'s> Section<'s> {
     /// `inode` lost its last name in this section: nothing holds it for the sake of the store any more.
     #[cold]
     pub(crate) fn forget(&self, inode: &InodeRef) {
-        if let Some(Open { stored: Some(stored), .. }) = &self.0 {
+        if let Some(Open { stored: Some(stored), .. }) = &self.open {
             stored.forget(inode);
         }
     }
 
     /// Whether what changes in `shared` is put down.
     pub(crate) fn is_of(&self, shared: &Shared) -> bool {
-        let own = self.0.as_ref().and_then(|open| open.stored.as_ref()).map(|stored| stored.durable);
+        let own = self.open.as_ref().and_then(|open| open.stored.as_ref()).map(|stored| stored.durable);
         own.zip(shared.durable()).is_some_and(|(own, durable)| std::ptr::eq(own, durable))
     }
 
     /// Whether nothing is put down.
     #[inline]
     pub(crate) fn is_none(&self) -> bool {
-        self.0.is_none()
+        self.open.is_none()
     }
 
     /// Contents of `inode` changed in `bytes`, or its size did.
     #[inline]
     pub(crate) fn contents(&self, inode: &InodeRef, bytes: Range<u64>) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             open.put_down(
                 |recording| recording.contents(inode, bytes.clone()),
                 |stored| stored.contents(inode, bytes.clone()),
@@ -158,7 +202,7 @@ impl<'s> Section<'s> {
     /// `inode` ends at `size` or behind it now, and none of its contents changed.
     #[inline]
     pub(crate) fn grown(&self, inode: &InodeRef, size: u64) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             open.put_down(
                 |recording| recording.contents(inode, size..u64::MAX),
                 |stored| stored.grown(inode),
@@ -168,7 +212,7 @@ impl<'s> Section<'s> {
 
     /// `inode` borrows chunks of another file, which nobody watches.
     pub(crate) fn borrowed(&self, inode: &InodeRef) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             open.put_down(|_| (), |stored| stored.mark(inode, |_| ()));
         }
     }
@@ -176,7 +220,7 @@ impl<'s> Section<'s> {
     /// Extended attributes of these names changed; access control lists count as such.
     #[inline]
     pub(crate) fn xattrs(&self, inode: &InodeRef, names: &[&[u8]]) {
-        if let Some(open) = &self.0 {
+        if let Some(open) = &self.open {
             open.put_down(
                 |recording| recording.inode(inode),
                 |stored| stored.mark(inode, |marks| marks.mark_xattrs(names.iter().copied())),
@@ -225,7 +269,7 @@ impl Stored<'_> {
         self.put_inode(inode);
     }
 
-    /// Puts down the record of `inode`.
+    /// Puts down the record of `inode`, without unwritten pages: a file that has some has a name no more, or is listed.
     fn put_inode(&self, inode: &Inode) {
         let Some(stored) = inode.stored() else { return };
         // SeqCst, and before the values are read: the newest record has what each call changed that has moved the counter.
@@ -241,13 +285,15 @@ impl Stored<'_> {
 
     /// Attributes of `inode` changed.
     fn changed(&self, inode: &InodeRef) {
-        if !inode.is_symlink() {
+        let is_collected = || inode.stored().is_some_and(pending::Stored::will_be_collected);
+        // Last: appends write to that line.
+        if !inode.is_symlink() && (is_collected() || !inode.data.has_reserved()) {
             return self.inode(inode);
         }
         if !inode.has(flag::RECORDED) || !inode.has_name() {
             return;
         }
-        // The section has no room for the target, which is in the record: the push collects it.
+        // The section has no room for the record's tail: the push collects it.
         self.list(inode);
     }
 
@@ -319,21 +365,53 @@ impl Stored<'_> {
         self.changed(inode);
     }
 
-    fn gained_tree(&self, top: &InodeRef, below: &[InodeRef]) {
-        let mut highest = 0;
-        for inode in below.iter().chain([top]) {
-            highest = highest.max(inode.ino());
-            let Some(stored) = inode.stored() else { continue };
-            inode.raise(flag::RECORDED);
-            stored.stamp(&self.durable.pending);
-            stored.mark_all(has_contents(inode), inode.xattr_names());
-            self.durable.pending.list(inode);
-            if inode.is_dir() {
-                self.durable.names().enter(inode);
+    fn gained_tree(&self, tree: &HiddenTree) {
+        let top = tree.top();
+        if tree.is_begun() {
+            self.transaction.borrow_mut().remove(&Key::orphan(top.ino()), 0);
+            self.durable.nameless.give(1);
+        } else {
+            let directories = tree.made().iter().chain([top]).filter(|inode| inode.is_dir());
+            directories.for_each(|dir| self.durable.names().enter(dir));
+        }
+        self.put_down_all(tree);
+        self.inode(top);
+    }
+
+    fn lost_tree(&self, top: &InodeRef, dir: &Inode) {
+        top.stored().into_iter().for_each(|stored| stored.lose_holder(dir.ino()));
+        self.durable.nameless.exceed(1);
+        // Newer than what the first name removed.
+        self.transaction.borrow_mut().put(&Key::orphan(top.ino()), 1, record::orphan(true));
+    }
+
+    fn hid_tree(&self, tree: &HiddenTree) {
+        let top = tree.top();
+        if !tree.is_begun() {
+            self.durable.nameless.exceed(1);
+            if !self.has(Mutant::OrphanForgotten) {
+                self.transaction.borrow_mut().put(&Key::orphan(top.ino()), 0, record::orphan(true));
             }
         }
+        self.put_down_all(tree);
+        self.ask_to_push(top);
+    }
+
+    /// Has the next push collect what was made of `tree`.
+    fn put_down_all(&self, tree: &HiddenTree) {
+        let mut highest = 0;
+        for inode in tree.made().iter().chain([tree.top()]) {
+            highest = highest.max(inode.ino());
+            let Some(stored) = inode.stored() else { continue };
+            // The store has the contents of a file that got another name.
+            if inode.is_dir() || !inode.has(flag::RECORDED) {
+                inode.raise(flag::RECORDED);
+                stored.mark_all(has_contents(inode), inode.xattr_names());
+            }
+            stored.stamp(&self.durable.pending);
+            self.durable.pending.list(inode);
+        }
         self.durable.cover(highest, &mut self.transaction.borrow_mut());
-        self.inode(top);
     }
 
     /// Puts down that `inode` has lost a name in `dir`: whether it is to be forgotten.
@@ -351,7 +429,7 @@ impl Stored<'_> {
             return false;
         }
         // Newer than what a first name removed.
-        self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 1, &[]);
+        self.transaction.borrow_mut().put(&Key::orphan(inode.ino()), 1, record::orphan(false));
         // A node of a cluster that has it open may need the record.
         if inode.stored().is_some_and(pending::Stored::catch_up) {
             self.put_inode(inode);
@@ -425,5 +503,5 @@ impl Stored<'_> {
 
 /// Whether `inode` may have pages.
 fn has_contents(inode: &Inode) -> bool {
-    inode.size() > 0 && !inode.is_dir() && !inode.is_symlink()
+    (inode.size() > 0 || inode.data.has_reserved()) && !inode.is_dir() && !inode.is_symlink()
 }

@@ -6,7 +6,7 @@ use super::crash_calls_tests::Call::{self, *};
 use super::crash_tests::{begin, run, shared};
 use super::mutant::Mutant;
 use super::tests::{counted, options, pattern};
-use crate::{Cred, Fs, NewInode, NewKind, OpenFlags, Options, StoreOptions, Superblock};
+use crate::{Cred, Fs, NewInode, NewKind, OpenFlags, Options, Superblock};
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_store::{Gravity, Report};
 use sluice_sync::face::HOSTS_SHARE;
@@ -15,7 +15,7 @@ use sluice_sync::face::HOSTS_SHARE;
 const LEN: usize = 40 * 65_536 + 3_000;
 
 pub(super) fn opened(disk: &CrashDisk, memory_limit: Option<u64>) -> Fs {
-    let store = StoreOptions { background: false, ..options().store };
+    let store = options().store.background(false);
     let opened = Superblock::open_on(shared(disk), Options { store, memory_limit, ..options() });
     Fs::with_superblock(opened.expect("a store"))
 }
@@ -85,7 +85,7 @@ fn a_clone_neither_reads_nor_writes_what_is_on_disk() {
         expected[65_536..135_536].fill(1);
         assert!(fs.read("/clone/f").expect("whole") == expected);
         fs.remove_dir_all("/clone").expect("it is there");
-        fs.remove_dir_all("/.snapshots").expect("it is there");
+        fs.superblock().drop_snapshot(b"one").expect("it is there");
         fs.settle();
         audit(&fs).expect("counts are right");
         assert_eq!(live(&fs), 0, "nobody has anything");

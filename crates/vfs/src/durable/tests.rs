@@ -39,7 +39,7 @@ impl Drop for Dir {
 }
 
 pub(super) fn options() -> Options {
-    let store = StoreOptions { log_size: 1 << 20, ..StoreOptions::default() };
+    let store = StoreOptions::default().log_size(1 << 20);
     Options { store, ..Options::default() }
 }
 
@@ -49,14 +49,14 @@ fn what_was_written_is_there_when_the_file_system_is_opened_again() {
         return;
     }
     let dir = Dir::new();
-    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let fs = options().create_store(&dir).expect("a new directory");
     fs.create_dir_all("/a/b").expect("room");
     fs.write("/a/b/file", vec![7; 300_000]).expect("room");
     fs.hard_link("/a/b/file", "/a/other").expect("room");
     // Not synchronised: closing does it.
     drop(fs);
     for _ in 0..2 {
-        let fs = Fs::open(&dir, options()).expect("it was closed");
+        let fs = options().open_store(&dir).expect("it was closed");
         assert!(fs.check().is_clean(), "{}", fs.check());
         assert_eq!(fs.metadata("/a").expect("it is there").nlink, 3);
         assert!(fs.read("/a/other").expect("it is there") == vec![7; 300_000]);
@@ -74,13 +74,13 @@ fn a_directory_is_loaded_when_it_is_first_looked_into() {
         return;
     }
     let dir = Dir::new();
-    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let fs = options().create_store(&dir).expect("a new directory");
     for n in 0..20 {
         fs.create_dir_all(format!("/{n}/below")).expect("room");
         fs.write(format!("/{n}/below/file"), "x").expect("room");
     }
     drop(fs);
-    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let fs = options().open_store(&dir).expect("it was closed");
     let live = |fs: &Fs| fs.superblock().inodes_in_memory();
     assert_eq!((live(&fs), fs.superblock().live_inodes()), (1, 61), "the root");
     assert_eq!(fs.read_to_string("/3/below/file").expect("it is there"), "x");
@@ -104,17 +104,17 @@ fn a_store_is_in_use_as_long_as_it_is_open_and_is_made_once() {
         return;
     }
     let dir = Dir::new();
-    assert!(matches!(Fs::open(&dir, options()), Err(StoreError::NotAStore)));
-    let fs = Fs::create(&dir, options()).expect("a new directory");
-    assert!(matches!(Fs::open(&dir, options()), Err(StoreError::InUse(_))));
+    assert!(matches!(options().open_store(&dir), Err(StoreError::NotAStore)));
+    let fs = options().create_store(&dir).expect("a new directory");
+    assert!(matches!(options().open_store(&dir), Err(StoreError::InUse(_))));
     drop(fs);
-    assert!(matches!(Fs::create(&dir, options()), Err(StoreError::Exists)));
+    assert!(matches!(options().create_store(&dir), Err(StoreError::Exists)));
 }
 
 /// An empty file system on a disk that counts.
 pub(super) fn counted() -> (CrashDisk, Fs) {
     let disk = CrashDisk::new();
-    let store = StoreOptions { segment_size: 1 << 20, background: false, ..options().store };
+    let store = options().store.segment_size(1 << 20).background(false);
     let made = Superblock::create_on(shared(&disk), Options { store, ..options() });
     (disk, Fs::with_superblock(made.expect("an empty disk")))
 }
@@ -189,12 +189,12 @@ fn numbers_of_inodes_are_not_given_again() {
         return;
     }
     let dir = Dir::new();
-    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let fs = options().create_store(&dir).expect("a new directory");
     fs.write("/first", "").expect("room");
     let first = fs.metadata("/first").expect("it is there").ino;
     fs.remove_file("/first").expect("it is there");
     drop(fs);
-    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let fs = options().open_store(&dir).expect("it was closed");
     fs.write("/second", "").expect("room");
     assert!(fs.metadata("/second").expect("it is there").ino > first);
 }
@@ -205,13 +205,13 @@ fn limits_count_what_is_there_when_the_file_system_is_opened() {
         return;
     }
     let dir = Dir::new();
-    let limited = Options { size_limit: Some(1 << 20), inode_limit: Some(10), ..options() };
-    let fs = Fs::create(&dir, limited.clone()).expect("a new directory");
+    let limited = options().size_limit(1 << 20).inode_limit(10);
+    let fs = limited.clone().create_store(&dir).expect("a new directory");
     fs.create_dir("/d").expect("room");
     fs.write("/d/f", vec![1; 600_000]).expect("room");
     let used = (fs.superblock().bytes_used(), fs.superblock().live_inodes());
     drop(fs);
-    let fs = Fs::open(&dir, limited).expect("it was closed");
+    let fs = limited.open_store(&dir).expect("it was closed");
     assert_eq!((fs.superblock().bytes_used(), fs.superblock().live_inodes()), used);
     assert_eq!(fs.write("/g", vec![1; 600_000]), Err(Errno::ENOSPC));
     fs.remove_file("/d/f").expect("it is there");
@@ -225,12 +225,12 @@ fn nothing_is_left_of_a_file_that_was_deleted_unread() {
         return;
     }
     let dir = Dir::new();
-    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let fs = options().create_store(&dir).expect("a new directory");
     let sizes = [0, 100, 5_000, 300_000];
     sizes.iter().for_each(|size| fs.write(format!("/{size}"), vec![1; *size]).expect("room"));
     fs.write("/stays", vec![2; 5_000]).expect("room");
     drop(fs);
-    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let fs = options().open_store(&dir).expect("it was closed");
     sizes.iter().for_each(|size| fs.remove_file(format!("/{size}")).expect("it is there"));
     fs.settle();
     fs.sync().expect("room");
@@ -239,9 +239,9 @@ fn nothing_is_left_of_a_file_that_was_deleted_unread() {
     let disk = Arc::<dyn Disk>::from(Box::new(disk) as Box<dyn Disk>);
     let report = Superblock::check_store(disk, &mut |_| ()).expect("it can be read");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
-    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let fs = options().open_store(&dir).expect("it was closed");
     assert_eq!(fs.read("/stays").expect("it is there"), vec![2; 5_000]);
-    assert_eq!(fs.read_dir("/").expect("readable").len(), 1);
+    assert_eq!(fs.read_dir("/").expect("readable").count(), 1);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_writer_does_not_run_ahead_of_the_store() {
         return;
     }
     let dir = Dir::new();
-    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let fs = options().create_store(&dir).expect("a new directory");
     let process = fs.process(Cred::root());
     let fd = process.open("/big", OpenFlags::CREAT | OpenFlags::RDWR, 0o644).expect("room");
     let piece: Vec<u8> = (0..1 << 18).map(|at| at as u8).collect();
@@ -259,7 +259,7 @@ fn a_writer_does_not_run_ahead_of_the_store() {
     }
     drop(process);
     drop(fs);
-    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let fs = options().open_store(&dir).expect("it was closed");
     let whole = fs.read("/big").expect("it is there");
     assert!(whole.len() == 64 << 18 && whole.chunks(1 << 18).all(|part| part == piece));
 }
@@ -271,8 +271,7 @@ fn when_the_disk_fails_calls_say_so_what_was_synchronised_stays_and_nothing_can_
     }
     let shared = |disk: &CrashDisk| Arc::<dyn Disk>::from(Box::new(disk.clone()) as Box<dyn Disk>);
     let quiet = || {
-        let store =
-            StoreOptions { log_size: 64 << 10, background: false, cache: 1 << 20, ..StoreOptions::default() };
+        let store = StoreOptions::default().log_size(64 << 10).background(false).cache(1 << 20);
         Options { store, ..Options::default() }
     };
     let disk = CrashDisk::new();
@@ -330,11 +329,11 @@ fn a_copy_in_memory_of_a_directory_on_disk_is_whole() {
         return;
     }
     let dir = Dir::new();
-    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let fs = options().create_store(&dir).expect("a new directory");
     fs.create_dir_all("/a/b").expect("room");
     fs.write("/a/b/c", vec![5; 100_000]).expect("room");
     drop(fs);
-    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let fs = options().open_store(&dir).expect("it was closed");
     let copy = fs.snapshot("/a").expect("it is there");
     assert!(!copy.superblock().is_durable());
     assert!(copy.read("/b/c").expect("it is there") == vec![5; 100_000]);
@@ -347,8 +346,8 @@ fn a_file_that_is_written_after_it_lost_its_name_goes_with_its_last_user() {
         return;
     }
     let dir = Dir::new();
-    let quiet = StoreOptions { background: false, ..options().store };
-    let fs = Fs::create(&dir, Options { store: quiet, ..options() }).expect("a new directory");
+    let quiet = options().store.background(false);
+    let fs = Options { store: quiet, ..options() }.create_store(&dir).expect("a new directory");
     let process = fs.process(Cred::root());
     let fd = process.open("/f", OpenFlags::CREAT | OpenFlags::RDWR, 0o644).expect("room");
     process.unlink("/f").expect("it is there");
@@ -365,7 +364,7 @@ fn what_is_deleted_when_the_store_is_opened_was_never_in_memory() {
         return;
     }
     let dir = Dir::new();
-    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let fs = options().create_store(&dir).expect("a new directory");
     let process = fs.process(Cred::root());
     let fd = process.open("/f", OpenFlags::CREAT | OpenFlags::RDWR, 0o644).expect("room");
     process.write(fd, &[1; 300_000]).expect("room");
@@ -376,7 +375,7 @@ fn what_is_deleted_when_the_store_is_opened_was_never_in_memory() {
     process.unlink("/f").expect("it is there");
     fs.superblock().close().expect("room");
     drop((process, fs));
-    let fs = Fs::open(&dir, options()).expect("it was closed");
+    let fs = options().open_store(&dir).expect("it was closed");
     fs.sync().expect("room");
     let MemoryUse { limit, used, .. } = fs.superblock().memory_use().expect("a store");
     assert!(used < limit, "{used} bytes in memory");
@@ -388,7 +387,7 @@ fn a_symbolic_link_with_a_long_target_can_be_changed_with_and_without_a_name() {
         return;
     }
     let dir = Dir::new();
-    let fs = Fs::create(&dir, options()).expect("a new directory");
+    let fs = options().create_store(&dir).expect("a new directory");
     let process = fs.process(Cred::root());
     let target = "t".repeat(4_000);
     process.symlink(&target, "/link").expect("room");
@@ -405,9 +404,9 @@ fn a_symbolic_link_with_a_long_target_can_be_changed_with_and_without_a_name() {
     process.symlink(&target, "/kept").expect("room");
     process.lchown("/kept", Some(9), None).expect("root may");
     fs.superblock().close().expect("the disk works");
-    let again = Fs::open(&dir, options()).expect("it was closed");
+    let again = options().open_store(&dir).expect("it was closed");
     let kept = again.symlink_metadata("/kept").expect("it is there");
-    assert_eq!((kept.uid, kept.size, again.read_dir("/").expect("whole").len()), (9, 4_000, 1));
+    assert_eq!((kept.uid, kept.size, again.read_dir("/").expect("whole").count()), (9, 4_000, 1));
 }
 
 #[test]
@@ -450,7 +449,7 @@ fn flags_of_files_survive_and_are_inherited_and_forbid_what_they_did() {
 /// A file system that takes so much memory at most.
 pub(super) fn limited(limit: u64) -> (CrashDisk, Fs) {
     let disk = CrashDisk::new();
-    let store = StoreOptions { segment_size: 1 << 20, ..options().store };
+    let store = options().store.segment_size(1 << 20);
     let made =
         Superblock::create_on(shared(&disk), Options { store, memory_limit: Some(limit), ..options() });
     (disk, Fs::with_superblock(made.expect("an empty disk")))
@@ -519,7 +518,7 @@ fn a_file_four_times_as_large_as_memory_is_written_and_read_and_changed() {
     assert!(fs.check().is_clean(), "{}", fs.check());
     drop(process);
     drop(fs);
-    let again = Options { memory_limit: Some(LIMIT as u64), ..options() };
+    let again = options().memory_limit(LIMIT as u64);
     let fs = Fs::with_superblock(Superblock::open_on(shared(&disk), again).expect("it was closed"));
     assert!(fs.read(&path[0]).expect("it is there") == whole);
     assert_within_limit(&fs, &path);

@@ -23,6 +23,8 @@ pub(super) struct ToldPaths {
     noted: RefCell<BTreeSet<u64>>,
     /// Where each inode has a name, and which.
     places: BTreeMap<u64, (u64, Vec<u8>)>,
+    /// The same by lost records of the log: for inodes that have no name in the tree.
+    lost: BTreeMap<u64, (u64, Vec<u8>)>,
 }
 
 impl ToldPaths {
@@ -44,6 +46,11 @@ impl ToldPaths {
         }
     }
 
+    /// Takes a lost name: `name` in directory `dir` leads to inode `ino`.
+    pub(super) fn see_lost(&mut self, ino: u64, dir: u64, name: &[u8]) {
+        self.lost.insert(ino, (dir, name.to_vec()));
+    }
+
     /// Puts paths into the findings of `report`.
     pub(super) fn put_into(&self, report: &mut Report) {
         for one in report.findings.iter_mut().filter(|one| one.text.contains(MARK)) {
@@ -58,7 +65,7 @@ impl ToldPaths {
     fn path(&self, ino: u64) -> String {
         let (mut names, mut at) = (Vec::new(), ino);
         while at != ROOT_INO && names.len() < DEPTH_MAX {
-            let Some((dir, name)) = self.places.get(&at) else { break };
+            let Some((dir, name)) = self.places.get(&at).or_else(|| self.lost.get(&at)) else { break };
             names.push(String::from_utf8_lossy(name).into_owned());
             at = *dir;
         }

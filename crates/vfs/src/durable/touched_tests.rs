@@ -32,7 +32,7 @@ fn open(disk: &CrashDisk) -> Fs {
 fn read_all(fs: &Fs) {
     for _ in 0..3 {
         assert_eq!(fs.read_to_string("/link").expect("it is there"), "contents");
-        assert_eq!(fs.read_dir("/dir").expect("it is there").len(), 1);
+        assert_eq!(fs.read_dir("/dir").expect("it is there").count(), 1);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::crash_tests::shared;
 use super::tests::{options, pattern};
-use crate::{Cred, Fs, OpenFlags, Options, StoreError, StoreOptions, Superblock};
+use crate::{Cred, Fs, OpenFlags, Options, StoreError, Superblock};
 use sluice_store::Store;
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_sync::face::HOSTS_SHARE;
@@ -14,7 +14,7 @@ fn a_volatile_store_flushes_nothing_until_it_is_closed_and_is_lost_after_a_crash
     }
     const LEN: usize = 8_000_000;
     let volatile = |volatile| {
-        let store = StoreOptions { segment_size: 1 << 20, volatile, ..options().store };
+        let store = options().store.segment_size(1 << 20).volatile(volatile);
         Options { store, memory_limit: Some(2 << 20), ..options() }
     };
     let disk = CrashDisk::new();

@@ -1,10 +1,8 @@
 //! Dir: an open directory.
 
-use super::{File, OpenOptions, ProcessFd};
-use crate::fs::names_from;
-use crate::{AtFlags, Cred, Errno, Fd, FileType, Fs, OpenFlags, Process, RenameFlags, Stat};
+use super::{File, OpenOptions, ProcessFd, ReadDir};
+use crate::{AtFlags, Cred, Errno, Fd, Fs, OpenFlags, Process, RenameFlags, Stat};
 use sluice_sync::Arc;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// An open directory. Paths given to its calls start there, also after the directory was renamed.
@@ -21,6 +19,7 @@ use std::path::{Path, PathBuf};
 /// assert_eq!(fs.read("/archive/mail")?, b"hello");
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct Dir(ProcessFd);
 
 impl Dir {
@@ -119,14 +118,11 @@ impl Dir {
         self.0.stat(Path::new(""), AtFlags::EMPTY_PATH)
     }
 
-    /// All names with their types, "." and ".." left out. Each call lists the directory from its begin, and clones of the
-    /// handle do not disturb each other.
+    /// The entries of the directory, from its begin. Each call has a position of its own. Paths of the entries are their names.
     ///
     /// # Errors
     /// `ENOENT` when the directory was removed.
-    pub fn entries(&self) -> Result<Vec<(OsString, FileType)>, Errno> {
-        // A descriptor of its own has a position of its own.
-        let listing = self.open_dir(".")?.0;
-        names_from(&listing.process, listing.fd)
+    pub fn entries(&self) -> Result<ReadDir, Errno> {
+        ReadDir::open(&self.0.process, self.0.fd, Path::new("."), Path::new(""))
     }
 }

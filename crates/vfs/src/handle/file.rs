@@ -20,6 +20,7 @@ use std::path::Path;
 /// assert_eq!(BufReader::new(&log).lines().nth(1).unwrap()?, "second");
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct File(ProcessFd);
 
 impl File {
@@ -41,6 +42,19 @@ impl File {
     /// Errors of [`Process::open`].
     pub fn create(fs: &Fs, path: impl AsRef<Path>) -> Result<File, Errno> {
         OpenOptions::new().read(true).write(true).create(true).truncate(true).open(fs, path)
+    }
+
+    /// How a file is to be opened, for all other ways: [`OpenOptions::new`].
+    ///
+    /// ```
+    /// # use sluice_vfs::{Errno, File, Fs};
+    /// let fs = Fs::new();
+    /// let log = File::options().append(true).create(true).open(&fs, "/log")?;
+    /// assert!(log.metadata()?.is_file());
+    /// # Ok::<(), Errno>(())
+    /// ```
+    pub fn options() -> OpenOptions {
+        OpenOptions::new()
     }
 
     /// The process and the descriptor of this file, for calls without a method here. The descriptor is the file's; a

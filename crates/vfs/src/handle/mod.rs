@@ -6,10 +6,12 @@
 //! Calls return [`Errno`], which `?` turns into [`std::io::Error`]. The traits of `std::io` return the latter.
 
 mod dir;
+mod entries;
 mod file;
 mod options;
 
 pub use dir::Dir;
+pub use entries::{DirEntry, ReadDir};
 pub use file::File;
 pub use options::OpenOptions;
 
@@ -18,6 +20,7 @@ use sluice_sync::Arc;
 use std::path::Path;
 
 /// A descriptor and the process that has it. Dropping it closes the descriptor.
+#[derive(Debug)]
 struct ProcessFd {
     process: Arc<Process>,
     fd: Fd,

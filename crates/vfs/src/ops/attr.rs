@@ -154,7 +154,10 @@ impl InodeRef {
         cred: &Cred,
         attempt: impl Fn(&Section<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let attempt = |section: &Section<'_>, _: Option<&TreeLock<'_>>| Ok(attempt(section)?);
+        let attempt = |section: &Section<'_>, _: Option<&TreeLock<'_>>| {
+            self.check_kept()?;
+            Ok(attempt(section)?)
+        };
         self.shared.operate(cred, &[self], 0, attempt, |()| self.notify_attributes(cred))
     }
 }
@@ -166,7 +169,7 @@ mod tests {
     use sluice_sync::Arc;
 
     fn file(mode: u32) -> (Arc<Superblock>, InodeRef) {
-        let superblock = Superblock::new(Options { root_mode: 0o777, ..Options::default() });
+        let superblock = Superblock::new(Options::default().root_mode(0o777));
         let new = NewInode { kind: NewKind::Regular, mode, umask: 0 };
         let inode = superblock.root().create(&Cred::user(1000, 100), b"f", &new).expect("a fresh name");
         (superblock, inode)

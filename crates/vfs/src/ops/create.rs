@@ -1,6 +1,6 @@
 //! Create: new inodes and new names for them.
 
-use crate::at_once::{AtOnce, WouldWait};
+use crate::at_once::{AtOnce, NotAtOnce, WouldWait, decided};
 use crate::dir::Dir;
 use crate::durable::Section;
 use crate::inode::{Body, InodeInit, flag};
@@ -99,19 +99,14 @@ impl InodeRef {
     pub(crate) fn look_up(&self, name: &[u8]) -> Result<InodeRef, Errno> {
         loop {
             self.load_names()?;
-            let found = self.lookup_in(name, &rcu::domain().read()).cloned();
-            if found.as_ref().err() != Some(&Errno::NOT_LOADED) {
+            if let Some(found) = decided(self.lookup_in(name, &rcu::domain().read()).cloned()) {
                 return found;
             }
         }
     }
 
-    /// As [`lookup`](Self::lookup), by one who may search this directory, for as long as the read section lasts.
-    pub(crate) fn lookup_in<'g>(
-        &'g self,
-        name: &[u8],
-        section: &'g Guard<'_>,
-    ) -> Result<&'g InodeRef, Errno> {
+    /// Looks `name` up for a caller that may search this directory. The result is valid as long as the read section.
+    pub(crate) fn lookup_in<'g>(&'g self, name: &[u8], section: &'g Guard<'_>) -> AtOnce<&'g InodeRef> {
         self.look_up_by(name, |dir, hash| dir.names.get(hash, name, section))
     }
 
@@ -120,7 +115,7 @@ impl InodeRef {
         &'g self,
         name: &[u8],
         recorder: &mut Recorder<'g, InodeRef>,
-    ) -> Result<&'g InodeRef, Errno> {
+    ) -> AtOnce<&'g InodeRef> {
         self.look_up_by(name, |dir, hash| recorder.step(&dir.names, hash, name))
     }
 
@@ -129,20 +124,20 @@ impl InodeRef {
         &'g self,
         name: &[u8],
         find: impl FnOnce(&'g Dir, u64) -> Option<&'g InodeRef>,
-    ) -> Result<&'g InodeRef, Errno> {
+    ) -> AtOnce<&'g InodeRef> {
         let dir = self.as_dir()?;
         if name.len() > NAME_MAX {
-            return Err(self.gone_or(Errno::ENAMETOOLONG));
+            return Err(self.gone_or(Errno::ENAMETOOLONG).into());
         }
         let departures = dir.departures();
         find(dir, self.shared.hasher.hash(name)).ok_or_else(|| self.missing(departures))
     }
 
-    /// The error for a name that was not in memory when the count of departures was `departures`: `ENOENT` if all names
+    /// The outcome for a name that was not in memory when the count of departures was `departures`: `ENOENT` if all names
     /// were in memory.
     #[cold]
-    fn missing(&self, departures: u32) -> Errno {
-        if self.are_names_here(departures) { Errno::ENOENT } else { Errno::NOT_LOADED }
+    fn missing(&self, departures: u32) -> NotAtOnce {
+        if self.are_names_here(departures) { Errno::ENOENT.into() } else { WouldWait }
     }
 
     /// Creates `name` in this directory.
@@ -210,6 +205,7 @@ impl InodeRef {
         let room = entry.room().ok_or(Errno::EEXIST)?;
         self.may_change_names(cred)?;
         let inode = self.new_child(cred, new)?;
+        self.name_changes(name, None);
         room.fill(inode.clone(), inode.weight()).map_err(|_| Errno::ENOSPC)?;
         section.gained_name(&inode, Some(self));
         section.name(self, name, Some(&inode));
@@ -257,11 +253,13 @@ impl InodeRef {
             |section, _| {
                 self.shared.may_grow()?;
                 self.check_names_here()?;
+                target.check_kept()?;
                 let mut entry = self.lock_entry(name)?;
                 let room = entry.room().ok_or(Errno::EEXIST)?;
                 self.may_change_names(cred)?;
                 target.check_not(InodeFlags::FIXED)?;
                 target.links.add()?;
+                self.name_changes(name, None);
                 target.touch_ctime();
                 room.fill(target.clone(), target.weight()).map_err(|_| {
                     target.drop_link();

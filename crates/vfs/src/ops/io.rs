@@ -128,29 +128,38 @@ impl InodeRef {
     }
 
     /// Makes one operation of `change` to the contents of this file, which the caller `held`: in a section, and told to the
-    /// observers when both are let go. (See [`ops`](crate::ops).)
+    /// observers when both are let go. (See [`ops`](crate::ops).) If the file must be kept first, `again` holds it anew.
     ///
     /// # Errors
-    /// Errors of `change` and of the store; `EROFS` after the store failed.
+    /// Errors of `again`, of `change` and of the store; `EROFS` after the store failed.
     fn change_contents<H, R>(
         &self,
         cred: &Cred,
-        held: H,
+        mut held: H,
+        again: impl Fn() -> Result<H, Errno>,
         change: impl FnOnce(&H) -> Result<ContentsChange<R>, Errno>,
     ) -> Result<R, Errno> {
-        let mut section = Section::none();
-        self.shared.begin_contents(&mut section)?;
-        let ContentsChange { result, bytes, told: (offset, len), has_only_grown } = change(&held)?;
-        if !bytes.is_empty() {
-            if has_only_grown {
-                section.grown(self, bytes.start);
-            } else {
-                section.contents(self, bytes);
+        loop {
+            let mut section = Section::none();
+            self.shared.begin_contents(&mut section)?;
+            if !self.is_kept() {
+                drop((section, held));
+                self.keep();
+                held = again()?;
+                continue;
             }
-            drop((section, held));
-            self.notify_data(cred, offset, len);
+            let ContentsChange { result, bytes, told: (offset, len), has_only_grown } = change(&held)?;
+            if !bytes.is_empty() {
+                if has_only_grown {
+                    section.grown(self, bytes.start);
+                } else {
+                    section.contents(self, bytes);
+                }
+                drop((section, held));
+                self.notify_data(cred, offset, len);
+            }
+            return Ok(result);
         }
-        Ok(result)
     }
 
     /// The variant of [`change_contents`](Self::change_contents) for a `write` of `data`, or its longest allowed
@@ -164,10 +173,13 @@ impl InodeRef {
         data: &[u8],
         write: impl FnOnce(&FileData, &[u8]) -> Result<ContentsChange<R>, Errno>,
     ) -> Result<R, Errno> {
-        if !self.shared.has_no_hooks() {
+        // A kernel may have opened the file without a question.
+        self.check_changes()?;
+        let Some(changing) = self.shared.begin_in_memory() else {
             return self.write_put_down(cred, needs, data, write);
-        }
+        };
         let ContentsChange { result, bytes, told: (offset, len), .. } = write(self.data()?, data)?;
+        drop(changing);
         if !bytes.is_empty() {
             self.notify_data(cred, offset, len);
         }
@@ -182,9 +194,13 @@ impl InodeRef {
         data: &[u8],
         write: impl FnOnce(&FileData, &[u8]) -> Result<ContentsChange<R>, Errno>,
     ) -> Result<R, Errno> {
-        let contents = self.contents(needs)?;
-        let data = self.shared.may_write(self, data)?;
-        self.change_contents(cred, contents, |contents| write(contents, data))
+        // An append needs all that may become the end, and writes no further than this.
+        let end = needs.start.saturating_add(data.len() as u64 + 1);
+        let bytes = needs.start..needs.end.min(end);
+        let contents = self.contents(needs.clone())?;
+        let data = self.shared.may_write(self, &bytes, data)?;
+        let again = || self.contents(needs.clone());
+        self.change_contents(cred, contents, again, |contents| write(contents, data))
     }
 
     /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them.
@@ -270,10 +286,12 @@ impl InodeRef {
         self.check_not(InodeFlags::APPEND)?;
         self.write_back_caches(cred.via, size..u64::MAX);
         self.meet_faults(Calls::TRUNCATE)?;
-        let contents = self.contents(size..size.next_multiple_of(CHUNK))?;
-        let alone = self.before_discard();
-        // In the order in which they are let go.
-        self.change_contents(cred, (alone, contents), |(alone, contents)| {
+        let hold = || {
+            let contents = self.contents(size..size.next_multiple_of(CHUNK))?;
+            // In the order in which they are let go.
+            Ok((self.before_discard(), contents))
+        };
+        self.change_contents(cred, hold()?, hold, |(alone, contents)| {
             let has_released = contents.resize(&*self.shared, size)?;
             self.discarded(size..u64::MAX, alone);
             self.contents_changed(cred);
@@ -295,9 +313,6 @@ impl InodeRef {
             return Err(Errno::EINVAL);
         }
         let only_reserves = matches!(operation, FallocateOperation::Reserve);
-        if let Some(durable) = self.shared.durable() {
-            durable.note_reserved();
-        }
         self.check_not(if only_reserves { InodeFlags::IMMUTABLE } else { InodeFlags::FIXED })?;
         match self.body {
             Body::Regular => {}
@@ -308,21 +323,27 @@ impl InodeRef {
             return Err(Errno::EFBIG);
         }
         self.meet_faults(Calls::FALLOCATE)?;
+        if matches!(operation, FallocateOperation::Reserve | FallocateOperation::Zero) {
+            self.shared.make_room_to_reserve(len);
+        }
         self.write_back_caches(cred.via, offset..u64::MAX);
         let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
         let space = &*self.shared;
         // What is moved reaches to the end.
         let changed = offset..if moves { u64::MAX } else { offset + len };
         let punches = matches!(operation, FallocateOperation::Punch);
-        // A hole punch needs only the chunks at both ends.
-        let data = self.contents(if punches { offset..offset + 1 } else { changed.clone() })?;
-        let alone = if punches {
-            self.more_contents(&data, offset + len - 1..offset + len)?;
-            self.before_discard()
-        } else {
-            None
+        let hold = || {
+            // A hole punch needs only the chunks at both ends.
+            let data = self.contents(if punches { offset..offset + 1 } else { changed.clone() })?;
+            let alone = if punches {
+                self.more_contents(&data, offset + len - 1..offset + len)?;
+                self.before_discard()
+            } else {
+                None
+            };
+            Ok((alone, data))
         };
-        self.change_contents(cred, (alone, data), |(alone, data)| {
+        self.change_contents(cred, hold()?, hold, |(alone, data)| {
             match operation {
                 FallocateOperation::Reserve => data.allocate(space, offset, len, keep_size)?,
                 FallocateOperation::Punch => {
@@ -334,7 +355,12 @@ impl InodeRef {
                 FallocateOperation::Insert => data.insert_range(space, offset, len)?,
             }
             self.contents_changed(cred);
-            Ok(ContentsChange { result: (), bytes: changed, told: (offset, 0), has_only_grown: false })
+            Ok(ContentsChange {
+                result: (),
+                bytes: changed.clone(),
+                told: (offset, 0),
+                has_only_grown: false,
+            })
         })
     }
 
@@ -383,8 +409,8 @@ impl InodeRef {
         if let Some(copied) = self.copy_sharing(cred, &bytes, to, to_offset, update_atime)? {
             return Ok(copied);
         }
-        let contents = self.contents_to_copy(bytes, to, to_offset)?;
-        to.change_contents(cred, contents, |[target, source]| {
+        let hold = || self.contents_to_copy(bytes.clone(), to, to_offset);
+        to.change_contents(cred, hold()?, hold, |[target, source]| {
             let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
             self.note_copy(cred, to, copied, update_atime);
             Ok(ContentsChange::at(to_offset, copied as usize, copied))
@@ -400,16 +426,23 @@ impl InodeRef {
         to_offset: u64,
         update_atime: bool,
     ) -> Result<Option<u64>, Errno> {
-        let Some(sharing) = self.share_with(bytes, to, to_offset)? else { return Ok(None) };
-        let mut section = Section::none();
-        self.shared.begin_contents(&mut section)?;
-        let Some(copied) = sharing.copy(&section)? else { return Ok(None) };
-        self.note_copy(cred, to, copied, update_atime);
-        drop((section, sharing));
-        if copied > 0 {
-            to.notify_data(cred, to_offset, copied);
+        loop {
+            let Some(sharing) = self.share_with(bytes, to, to_offset)? else { return Ok(None) };
+            let mut section = Section::none();
+            self.shared.begin_contents(&mut section)?;
+            if !to.is_kept() {
+                drop((section, sharing));
+                to.keep();
+                continue;
+            }
+            let Some(copied) = sharing.copy(&section)? else { return Ok(None) };
+            self.note_copy(cred, to, copied, update_atime);
+            drop((section, sharing));
+            if copied > 0 {
+                to.notify_data(cred, to_offset, copied);
+            }
+            return Ok(Some(copied));
         }
-        Ok(Some(copied))
     }
 }
 

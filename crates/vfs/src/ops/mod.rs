@@ -46,6 +46,8 @@ pub(crate) enum Obstacle {
     NeedsTree,
     /// To be tried again when this directory, which is to go, is left alone, or in memory.
     Busy(InodeRef),
+    /// To be tried again when this inode is [kept](crate::moment): it is about to change.
+    Unkept(InodeRef),
     /// To be tried again when observers have been told that this is about to lose a name.
     Expected(InodeRef),
 }
@@ -84,13 +86,14 @@ impl ToldAhead {
 }
 
 impl InodeRef {
-    /// In the section of a change of names in this directory: whether all its names are in memory. Then they stay until it ends.
+    /// In the section of a change of names in this directory: whether all its names are in memory. Then they stay until it ends. And
+    /// whether it is kept.
     ///
     /// # Errors
-    /// Busy.
+    /// Busy, Unkept.
     #[inline]
     pub(crate) fn check_names_here(&self) -> Result<(), Obstacle> {
-        if self.has(flag::PARTIAL) { Err(Obstacle::Busy(self.clone())) } else { Ok(()) }
+        if self.has(flag::PARTIAL) { Err(Obstacle::Busy(self.clone())) } else { self.check_kept() }
     }
 }
 
@@ -140,6 +143,10 @@ impl Shared {
                 }
                 Obstacle::Failed(errno) => return Err(errno),
                 Obstacle::NeedsTree => tree = Some(self.rename_lock.lock()),
+                Obstacle::Unkept(inode) => {
+                    tree = None;
+                    inode.keep();
+                }
                 Obstacle::Busy(dir) if dir.has(flag::PARTIAL) => dir.load_names_beside()?,
                 Obstacle::Busy(dir) => dir.await_burial()?,
                 Obstacle::Expected(inode) => {

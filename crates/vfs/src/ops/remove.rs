@@ -30,12 +30,19 @@ pub(crate) struct RemovedAtOnce {
     pub(crate) to_forget: Option<InodeRef>,
 }
 
+/// Whether a caller may take a name out of a directory: that of this inode.
+pub(crate) type MayDelete = fn(&Inode, &Cred, &Inode) -> Result<(), Errno>;
+
 impl InodeRef {
     /// Removes the name `name` of a file that is no directory. Holders of the file keep it.
     ///
     /// # Errors
-    /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
+    /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory), `EROFS` (in a snapshot), `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`.
     pub fn unlink(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
+        self.unlink_if(cred, name, Inode::may_delete)
+    }
+
+    pub(crate) fn unlink_if(&self, cred: &Cred, name: &[u8], may: MayDelete) -> Result<(), Errno> {
         self.as_dir()?;
         self.check_name(name)?;
         self.load_names()?;
@@ -51,8 +58,9 @@ impl InodeRef {
                 let mut entry = self.lock_entry(name)?;
                 if let Some(there) = entry.there() {
                     told.check(there.get())?;
+                    there.get().check_kept()?;
                 }
-                Ok(self.unlink_locked(cred, name, &mut entry, section, true)?)
+                Ok(self.unlink_locked(|victim| may(self, cred, victim), name, &mut entry, section, true)?)
             },
             |removed| self.notify_removed(cred, name, removed.ino),
         )?;
@@ -64,8 +72,12 @@ impl InodeRef {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY` (something is mounted there), `EACCES`, `EPERM` (sticky
-    /// directory), `ENAMETOOLONG`, `EINVAL`.
+    /// directory), `EROFS` (in a snapshot), `ENAMETOOLONG`, `EINVAL`.
     pub fn rmdir(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
+        self.rmdir_if(cred, name, Inode::may_delete)
+    }
+
+    pub(crate) fn rmdir_if(&self, cred: &Cred, name: &[u8], may: MayDelete) -> Result<(), Errno> {
         self.as_dir()?;
         self.check_name(name)?;
         self.load_names()?;
@@ -77,12 +89,14 @@ impl InodeRef {
             let mut entry = self.lock_entry(name)?;
             let there = entry.there().ok_or(Errno::ENOENT)?;
             let victim = there.get();
-            self.may_delete(cred, victim)?;
+            may(self, cred, victim)?;
             let dir = victim.as_dir()?;
             told.check(victim)?;
+            victim.check_kept()?;
             if victim.has(flag::PARTIAL) || dir.bury()? == Burial::Busy {
                 return Err(Obstacle::Busy(victim.clone()));
             }
+            self.name_changes(name, Some(victim));
             let victim = there.remove();
             section.name(self, name, None);
             victim.touch_ctime();
@@ -97,35 +111,35 @@ impl InodeRef {
     }
 
     /// Removes the directory `name` with everything below it. The walk goes from inode to inode: a name that another
-    /// thread puts in its way leads it nowhere else, and no path is too long for it. The flags `cleared` are first
-    /// cleared on files that have any of them.
+    /// thread puts in its way leads it nowhere else, and no path is too long for it.
     ///
     /// # Errors
     /// `EBUSY` at a mount point, as for [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir); files removed so far stay
     /// removed.
-    pub(crate) fn remove_tree(&self, cred: &Cred, name: &[u8], cleared: InodeFlags) -> Result<(), Errno> {
-        let clear = |inode: &InodeRef| match inode.flags() {
-            flags if flags.intersects(cleared) => inode.set_flags(cred, flags - cleared),
-            _ => Ok(()),
-        };
-        let mut pending = vec![(self.clone(), Box::from(name), self.lookup(cred, name)?, false)];
-        while let Some((parent, name, dir, is_emptied)) = pending.pop() {
+    pub(crate) fn remove_tree(&self, cred: &Cred, name: &[u8]) -> Result<(), Errno> {
+        self.lookup(cred, name)?.remove_below(cred, Inode::may_delete)?;
+        self.rmdir(cred, name)
+    }
+
+    /// Removes all that is below this directory, which stays, as [`remove_tree`](Self::remove_tree) does; `may` is asked for each name.
+    pub(crate) fn remove_below(&self, cred: &Cred, may: MayDelete) -> Result<(), Errno> {
+        let mut pending = vec![(None, self.clone(), false)];
+        while let Some((place, dir, is_emptied)) = pending.pop() {
             if is_emptied {
-                parent.rmdir(cred, &name)?;
+                let remove = |(parent, name): (InodeRef, Box<[u8]>)| parent.rmdir_if(cred, &name, may);
+                place.map_or(Ok(()), remove)?;
                 continue;
             }
             if dir.as_dir()?.has_mounts() {
                 return Err(Errno::EBUSY);
             }
-            clear(&dir)?;
             let children = dir.list_names(|_| true)?;
-            pending.push((parent, name, dir.clone(), true));
+            pending.push((place, dir.clone(), true));
             for (name, child) in children {
                 if child.is_dir() {
-                    pending.push((dir.clone(), name, child, false));
+                    pending.push((Some((dir.clone(), name)), child, false));
                 } else {
-                    clear(&child)?;
-                    dir.unlink(cred, &name)?;
+                    dir.unlink_if(cred, &name, may)?;
                 }
             }
         }
@@ -153,8 +167,9 @@ impl Inode {
         if dir.names.get(hash, name, section).is_none_or(|victim| victim.is_dir()) {
             return Err(WouldWait);
         }
+        let may = |victim: &Inode| self.may_delete(cred, victim);
         let unlink =
-            |entry: &mut LockedEntry<'_, InodeRef>| self.unlink_locked(cred, name, entry, put_down, false);
+            |entry: &mut LockedEntry<'_, InodeRef>| self.unlink_locked(may, name, entry, put_down, false);
         let removed = dir.names.try_with_locked(hash, name, unlink).ok_or(WouldWait)??;
         // A delegation may have been taken meanwhile: to tell is enough.
         let _ = break_all(cred, &[self], false);
@@ -173,13 +188,14 @@ impl Inode {
         }
     }
 
-    /// Removes the name of `entry`, that of a file that is no directory. Unless it `may_wait`, the file may have to be forgotten.
+    /// Removes the name of `entry`, that of a file that is no directory, if it `may` go. Unless this `may_wait`, the file may have to be
+    /// forgotten.
     ///
     /// # Errors
-    /// `ENOENT`, `EISDIR`, `EACCES`, `EPERM` (sticky directory).
+    /// `ENOENT`, `EISDIR`; those of `may`.
     fn unlink_locked(
         &self,
-        cred: &Cred,
+        may: impl FnOnce(&Inode) -> Result<(), Errno>,
         name: &[u8],
         entry: &mut LockedEntry<'_, InodeRef>,
         section: &Section<'_>,
@@ -187,10 +203,11 @@ impl Inode {
     ) -> Result<Removed, Errno> {
         let there = entry.there().ok_or(Errno::ENOENT)?;
         let victim = there.get();
-        self.may_delete(cred, victim)?;
+        may(victim)?;
         if victim.is_dir() {
             return Err(Errno::EISDIR);
         }
+        self.name_changes(name, Some(victim));
         let victim = there.remove();
         section.name(self, name, None);
         let moved = self.touch_mtime();

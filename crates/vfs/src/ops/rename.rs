@@ -14,6 +14,7 @@
 //! Rename lock; the names, of two directories by inode number. A directory that is replaced is buried without
 //! waiting: if it is in use, all names are unlocked and the rename begins anew.
 
+use crate::at_once::{AtOnce, WouldWait, decided};
 use crate::dir::Burial;
 use crate::durable::Section;
 use crate::inode::flag;
@@ -110,10 +111,10 @@ impl InodeRef {
         loop {
             self.load_names_beside()?;
             new_dir.load_names_beside()?;
-            match self.is_nothing_to_rename(name, (new_dir, new_name), flags) {
-                Ok(true) => return Ok(()),
-                Err(Errno::NOT_LOADED) => {}
-                outcome => break outcome.map(drop)?,
+            match decided(self.is_nothing_to_rename(name, (new_dir, new_name), flags)).transpose()? {
+                Some(true) => return Ok(()),
+                Some(false) => break,
+                None => {}
             }
         }
         self.meet_faults_of(Calls::RENAME, &[(self, name), (new_dir, new_name)])?;
@@ -127,8 +128,14 @@ impl InodeRef {
                 self.check_names_here()?;
                 new_dir.check_names_here()?;
                 with_names((self, name), (new_dir, new_name), |names| {
-                    names.first().get().map_or(Ok(()), |source| told.check(source))?;
-                    names.second().get().map_or(Ok(()), |target| told.check(target))?;
+                    let check = |inode: Option<&InodeRef>| match inode {
+                        Some(inode) => told.check(inode).and_then(|()| inode.check_kept()),
+                        None => Ok(()),
+                    };
+                    check(names.first().get())?;
+                    check(names.second().get())?;
+                    self.name_changes(name, names.first().get());
+                    new_dir.name_changes(new_name, names.second().get());
                     let moved = self.rename_locked(names, cred, new_dir, flags, tree)?;
                     if let Some(moved) = &moved {
                         moved.put_down(section, (self, name), (new_dir, new_name), flags);
@@ -150,13 +157,13 @@ impl InodeRef {
     /// Whether both names mean one file already, seen with nothing locked.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`; `EEXIST` (`NOREPLACE`); `NOT_LOADED`.
+    /// `ENOENT`, `ENOTDIR`; `EEXIST` (`NOREPLACE`); `WouldWait` if names are not in memory.
     fn is_nothing_to_rename(
         &self,
         name: &[u8],
         (new_dir, new_name): (&InodeRef, &[u8]),
         flags: RenameFlags,
-    ) -> Result<bool, Errno> {
+    ) -> AtOnce<bool> {
         let section = rcu::domain().read();
         let (dir, new) = (self.as_dir()?, new_dir.as_dir()?);
         let (departures, departures_there) = (dir.departures(), new.departures());
@@ -164,7 +171,7 @@ impl InodeRef {
         if matches!(found, (None, _) | (_, None))
             && !(self.are_names_here(departures) && new_dir.are_names_here(departures_there))
         {
-            return Err(Errno::NOT_LOADED);
+            return Err(WouldWait);
         }
         let (source, target) = (found.0.ok_or(Errno::ENOENT)?, found.1);
         let outcome = check_target_exists(target.is_some(), flags);
@@ -173,7 +180,7 @@ impl InodeRef {
         }
         // Compares entries, not only files: so the entry existed when the other name was looked up.
         let was_there = self.entry(dir, name, &section).is_some_and(|again| ptr::eq(source, again));
-        if was_there { outcome.map(|()| true) } else { Ok(false) }
+        if was_there { Ok(outcome.map(|()| true)?) } else { Ok(false) }
     }
 
     /// One attempt with the `names` locked; returns the change, if any was necessary. Between directories a rename that
@@ -261,7 +268,7 @@ impl InodeRef {
 ///
 /// # Errors
 /// `ENOTDIR`; `ENOENT` when a directory was removed.
-fn with_names<'n, R>(
+pub(crate) fn with_names<'n, R>(
     (old_dir, old): (&'n InodeRef, &'n [u8]),
     (new_dir, new): (&'n InodeRef, &'n [u8]),
     act: impl FnOnce(&mut LockedPair<'n, InodeRef>) -> R,

@@ -2,7 +2,7 @@
 
 use super::{Dirents, Fd, Process};
 use crate::mount::LocationRef;
-use crate::{Access, DirEntry, Errno, Inode, InodeRef};
+use crate::{Access, Errno, Inode, InodeRef, ListedName};
 use sluice_sync::rcu;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -35,7 +35,7 @@ impl Process {
     ///
     /// # Errors
     /// Errors of [`getdents`](Self::getdents).
-    pub fn visit_entries(&self, fd: Fd, visit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
+    pub fn visit_entries(&self, fd: Fd, visit: &mut dyn FnMut(ListedName<'_>) -> bool) -> Result<(), Errno> {
         let file = self.file(fd)?;
         file.check_opened()?;
         let dir = file.inode();

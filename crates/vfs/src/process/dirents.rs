@@ -3,12 +3,13 @@
 //! # Cost
 //! However many entries, two pieces of memory, which a list of owned names would have for each.
 
-use crate::{DirEntry, FileType};
+use crate::{FileType, ListedName};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// One entry that [`Process::getdents`](super::Process::getdents) read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Dirent<'a> {
     /// The name, "." and ".." included.
     pub name: &'a OsStr,
@@ -61,14 +62,12 @@ impl Dirents {
         (0..self.len()).map_while(|at| self.get(at))
     }
 
-    /// The names without "." and "..", with their types.
-    pub(crate) fn named(&self) -> impl Iterator<Item = (&OsStr, FileType)> {
-        self.iter()
-            .map(|entry| (entry.name, entry.file_type))
-            .filter(|(name, _)| *name != "." && *name != "..")
+    /// All entries but "." and "..".
+    pub fn named(&self) -> impl Iterator<Item = Dirent<'_>> {
+        self.iter().filter(|entry| entry.name != "." && entry.name != "..")
     }
 
-    pub(super) fn push(&mut self, entry: DirEntry<'_>) {
+    pub(super) fn push(&mut self, entry: ListedName<'_>) {
         self.names.extend_from_slice(entry.name);
         self.entries.push(Packed {
             name_end: self.names.len(),

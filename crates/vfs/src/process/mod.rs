@@ -22,7 +22,7 @@ pub(crate) use descriptors::{DescriptorOwner, FdTable};
 pub use dirents::{Dirent, Dirents};
 pub use locks::{FileLock, FlockOperation, LockType};
 
-use crate::at_once::{AtOnce, WouldWait, or_waiting};
+use crate::at_once::{AtOnce, WouldWait, decided, or_waiting};
 use crate::durable::Section;
 use crate::lock_class::PROCESS_MOVING;
 use crate::mount::{Location, LocationRef};
@@ -36,6 +36,7 @@ use sluice_sync::percpu::list::Handle;
 use sluice_sync::rcu::{self, Guard, RcuCell};
 use sluice_sync::{Arc, Mutex, Ref};
 use std::convert::Infallible;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -74,6 +75,17 @@ enum Acted<'p, R> {
     Done(R),
     /// Nothing: where that is.
     Not(Parent<'p>),
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cred { uid, gid, .. } = self.cred;
+        f.debug_struct("Process")
+            .field("pid", &self.pid())
+            .field("uid", &uid)
+            .field("gid", &gid)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Process {
@@ -211,13 +223,11 @@ impl Process {
             {
                 let section = rcu::domain().read();
                 let start = self.place_of(&start, &section);
-                match namei.find(start, path, follow, &section) {
+                match decided(namei.find(start, path, follow, &section)).transpose()? {
                     // Names must be loaded before the section, because `look` runs inside it.
-                    Ok(found) if found.inode.must_load() => {
-                        namei.want(found.inode);
-                    }
-                    Err(Errno::NOT_LOADED) => {}
-                    found => return look(found?),
+                    Some(found) if found.inode.must_load() => namei.want(found.inode),
+                    Some(found) => return look(found),
+                    None => {}
                 }
             }
             namei.load_and_go_back(0)?;
@@ -278,13 +288,10 @@ impl Process {
         loop {
             {
                 let section = rcu::domain().read();
-                match namei.to_parent(self.place_of(&start, &section), path, &section) {
-                    Err(Errno::NOT_LOADED) => {}
-                    parent => {
-                        let parent = parent?;
-                        let done = act(&parent, &section, put_down).map(Acted::Done);
-                        return or_waiting(done, || Ok(Acted::Not(parent.into_owned())));
-                    }
+                let parent = namei.to_parent(self.place_of(&start, &section), path, &section);
+                if let Some(parent) = decided(parent).transpose()? {
+                    let done = act(&parent, &section, put_down).map(Acted::Done);
+                    return or_waiting(done, || Ok(Acted::Not(parent.into_owned())));
                 }
             }
             // In no section.

@@ -9,7 +9,7 @@ impl Process {
     /// Mounts the root of `superblock` on the directory at `path`.
     ///
     /// # Errors
-    /// `EPERM`, `ENOTDIR`, and those of the path walk.
+    /// `EPERM`, `ENOTDIR`, `EROFS` (in a snapshot), and those of the path walk.
     pub fn mount(
         &self,
         superblock: Arc<Superblock>,
@@ -25,7 +25,7 @@ impl Process {
     /// Makes the directory at `from` appear at `to` too. Mounts below `from` do not come along.
     ///
     /// # Errors
-    /// `EPERM`, `ENOTDIR`, and those of the path walks.
+    /// `EPERM`, `ENOTDIR`, `EROFS` (in a snapshot), and those of the path walks.
     pub fn bind(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, flags: MountFlags) -> Result<(), Errno> {
         self.permit_mounting()?;
         let source = self.resolve(Fd::CWD, from.as_ref(), true)?;

@@ -9,7 +9,7 @@ use crate::namei::{Last, Parent, check_path};
 use crate::ops::create::checked_target;
 use crate::ops::remove::RemovedAtOnce;
 use crate::ops::rename::check_flags;
-use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, InodeFlags, NewInode, NewKind, RenameFlags};
+use crate::{Access, AtFlags, Caps, Errno, FileType, Inode, NewInode, NewKind, RenameFlags};
 use sluice_sync::rcu::Guard;
 use std::path::Path;
 
@@ -257,7 +257,7 @@ impl Process {
         let parent = self.parent_of(Fd::CWD, path)?;
         let name = parent.name_or(Errno::EBUSY)?;
         parent.dir.mount.check_writable()?;
-        parent.dir.inode.remove_tree(&self.cred, name, InodeFlags::empty())
+        parent.dir.inode.remove_tree(&self.cred, name)
     }
 
     /// Removes the name to which `parent` leads, that of a file, in the section in which it was walked to, if nobody is waited for.

@@ -175,7 +175,7 @@ impl Process {
                 let found = LocationRef { inode, ..*dir }.enter(section);
                 Ok(OpenTarget::Existing(found.to_location()))
             }
-            Err(Errno::ENOENT) if dir.mount.check_writable().is_ok() => {
+            Err(NotAtOnce::Failed(Errno::ENOENT)) if dir.mount.check_writable().is_ok() => {
                 let new = NewInode { kind: NewKind::Regular, mode, umask: self.current_umask() };
                 match dir.inode.create_at_once(&self.cred, name, &new, put_down) {
                     // Somebody else created the name since it was looked up.

@@ -106,6 +106,22 @@ impl Space for Shared {
         self.take_units(pages * UNITS_A_PAGE)
     }
 
+    fn reserve_unwritten(&self, pages: u64) -> Result<(), Errno> {
+        // A store holds the disk's room back instead of the machine's memory.
+        if self.durable().is_some() { self.reserve_shared(pages) } else { self.reserve(pages) }
+    }
+
+    fn hold_back(&self, pages: u64) -> Result<(), Errno> {
+        match self.durable() {
+            Some(durable) if !durable.hold_back(pages) => Err(Errno::ENOSPC),
+            _ => Ok(()),
+        }
+    }
+
+    fn give_up(&self, pages: u64) {
+        self.durable().into_iter().for_each(|durable| durable.give_up(pages));
+    }
+
     fn reserve_shared(&self, pages: u64) -> Result<(), Errno> {
         // The machine is asked when one is written to: `will_touch`.
         let take = || self.space.take(pages * UNITS_A_PAGE).map(drop);

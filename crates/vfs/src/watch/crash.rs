@@ -21,13 +21,14 @@ use super::journal::{ChangedAttributes, Edit, Image, Journal, Touched};
 use super::names::Slot;
 use crate::inode::{Body, InodeInit};
 use crate::{Errno, FileType, Fs, InodeRef, Options, Superblock};
-use sluice_store::disk::crash::Random;
 use sluice_sync::Arc;
+use sluice_sync::random::Random;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The changes of one path that a crash may lose; see [`Fs::unsynced`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unsynced {
     /// Where it is, from the root of the file system on; or was, if the name is gone.
     pub path: PathBuf,
@@ -204,18 +205,18 @@ impl Chance {
         let kept = match seed {
             0 => 0,
             1 => 4,
-            _ => random.draw() % 5,
+            _ => random.below(5),
         };
         Chance { random, kept }
     }
 
     fn keeps(&mut self) -> bool {
-        self.random.draw() % 4 < self.kept
+        self.random.below(4) < self.kept
     }
 
     /// Whether what is kept is torn.
     fn tears(&mut self) -> bool {
-        self.kept < 4 && self.random.draw().is_multiple_of(3)
+        self.kept < 4 && self.random.below(3) == 0
     }
 }
 
@@ -242,7 +243,7 @@ impl Crash<'_> {
     /// A file system like `image`.
     fn build(&mut self, image: &Image, options: Options) -> Result<Arc<Superblock>, Errno> {
         let root = image.attributes.get(&crate::superblock::ROOT_INO).ok_or(Errno::EIO)?;
-        let superblock = Superblock::with_root(options, root.init());
+        let superblock = Superblock::with_root(crate::superblock::Shared::in_memory(options), root.init());
         root.restore(superblock.root())?;
         let mut met: BTreeMap<u64, InodeRef> = BTreeMap::new();
         let mut pending = vec![(superblock.root().ino(), superblock.root().clone())];

@@ -42,6 +42,7 @@ bitflags! {
 
 /// What happens to a call that is struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Effect {
     /// It fails with this error, and does nothing.
     Fail(Errno),
@@ -65,6 +66,7 @@ pub enum Effect {
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fault {
     /// The calls.
     pub calls: Calls,

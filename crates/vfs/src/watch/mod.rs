@@ -47,6 +47,8 @@ pub(crate) mod hook {
     pub(crate) const FAULTS: u8 = 4;
     /// It is known what a crash would leave.
     pub(crate) const CRASHES: u8 = 8;
+    /// A tree is being copied as of a moment.
+    pub(crate) const MOMENT: u8 = 16;
 }
 
 /// The state of a file system that is watched.

@@ -3,7 +3,7 @@
 
 use super::tests::{crash, tracked};
 use crate::{Cred, FileType, Fs, OpenFlags, Process};
-use sluice_store::disk::crash::Random;
+use sluice_sync::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -140,9 +140,9 @@ const PATHS: &[&str] = &["/a", "/b", "/c", "/a/x", "/a/y", "/b/x", "/b/y", "/a/x
 
 /// One call on both, chosen by `random`.
 fn act(model: &mut Model, process: &Process, random: &mut Random) {
-    let mut path = || PATHS[random.draw() as usize % PATHS.len()];
+    let mut path = || random.pick(PATHS);
     let (one, other) = (path(), path());
-    match random.draw() % 9 {
+    match random.below(9) {
         kind @ 0..=2 => {
             let (file_type, rdev) = match kind {
                 0 => (FileType::Directory, 0),

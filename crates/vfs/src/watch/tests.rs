@@ -6,8 +6,9 @@ use crate::{
     StoreOptions, Superblock, XattrFlags,
 };
 use sluice_store::disk::Disk;
-use sluice_store::disk::crash::{CrashDisk, Random};
+use sluice_store::disk::crash::CrashDisk;
 use sluice_sync::Arc;
+use sluice_sync::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -16,7 +17,7 @@ const NEW: OpenFlags = OpenFlags::RDWR.union(OpenFlags::CREAT);
 /// Runs `test` with a file system in memory and with one over a store.
 fn with_fs(test: impl Fn(&Fs)) {
     test(&Fs::new());
-    let store = StoreOptions { log_size: 1 << 20, background: false, ..StoreOptions::default() };
+    let store = StoreOptions::default().log_size(1 << 20).background(false);
     let disk: Arc<dyn Disk> = Arc::from(Box::new(CrashDisk::new()) as Box<dyn Disk>);
     let superblock = Superblock::create_on(disk, Options { store, ..Options::default() });
     test(&Fs::with_superblock(superblock.expect("an empty disk")));
@@ -88,8 +89,8 @@ fn bytes_that_were_synchronised_stay_and_others_are_what_was_written_there() {
             let (mut random, mut model) = (Random::new(round), Bytes::default());
             process.fsync(fd).expect("it can be");
             for step in 1..=8_u8 {
-                let (at, len) = (random.draw() as usize % 3_000, random.draw() as usize % 3_000 + 1);
-                match random.draw() % 5 {
+                let (at, len) = (random.below(3_000_usize), random.below(3_000) + 1);
+                match random.below(5) {
                     0 => {
                         process.ftruncate(fd, at as i64).expect("it can be");
                         model.now.resize(at, 0);

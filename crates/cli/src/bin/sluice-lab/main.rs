@@ -16,6 +16,7 @@ use sluice_console::failure::Result;
 use sluice_console::interrupt::outlive_file_size_limit;
 use sluice_console::output::Output;
 use sluice_console::program::{complain, exit_status, one_line};
+use sluice_console::stack;
 use sluice_lab::experiment::EXPERIMENTS;
 use sluice_lab::workload::WORKLOADS;
 use sluice_lab::{footprint, timed_run};
@@ -63,6 +64,10 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    stack::with_enough(run)
+}
+
+fn run() -> ExitCode {
     // Without the handler only what is beyond such a limit ends the program.
     let _ = outlive_file_size_limit();
     let parsed = command().try_get_matches().and_then(|matches| LabProgram::from_arg_matches(&matches));
@@ -77,8 +82,10 @@ fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A reader that has seen enough is no error.
-            let _ = error.print();
-            ExitCode::SUCCESS
+            match Output::plain().give(error.render().to_string().as_bytes()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(failure) => complain(&failure.to_string(), 1),
+            }
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();

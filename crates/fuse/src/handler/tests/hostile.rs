@@ -6,8 +6,9 @@ use super::{Looked, Recorder, connection_with};
 use crate::abi::{ForgetOne, opcode};
 use crate::connection::Connection;
 use crate::reply::Reply;
-use crate::request::tests::{Random, message};
+use crate::request::tests::message;
 use crate::{CheckMode, LockMode, MountOptions};
+use sluice_sync::random::Random;
 use sluice_vfs::Errno;
 use std::collections::HashSet;
 use zerocopy::IntoBytes;
@@ -21,91 +22,81 @@ fn variable(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+/// A number as an argument may have it: mostly one that means something, often one at the end of a range.
+fn number(random: &mut Random, nodes: &[u64]) -> u64 {
+    match random.below(8) {
+        0 => random.pick(nodes),
+        1 => random.pick(&[
+            1 << 62,
+            i64::MAX as u64,
+            u64::MAX,
+            u64::MAX - 1,
+            1 << 63,
+            u32::MAX.into(),
+            1 << 31,
+        ]),
+        2 => random.bits(),
+        3 => u64::MAX >> random.below(64),
+        4 => random.below(1 << 20),
+        // Two halves of their own: an owner, a size and flags.
+        5 => (random.below(16) << 32) | random.below(16),
+        6 => (u64::from(u32::MAX) << 32) | random.below(4096),
+        _ => random.below(12),
     }
+}
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
+/// Numbers, then names and data, cut off somewhere in one of four.
+fn body(random: &mut Random, nodes: &[u64]) -> Vec<u8> {
+    const STRINGS: [&[u8]; 12] = [
+        b"a\0",
+        b"b\0",
+        b"f\0",
+        b"l\0",
+        b"new\0",
+        b"other\0",
+        b"user.x\0",
+        b"system.posix_acl_access\0",
+        b"..\0",
+        b".\0",
+        b"a/b\0",
+        b"\0",
+    ];
+    let mut body = Vec::new();
+    (0..random.below(12)).for_each(|_| body.extend_from_slice(&number(random, nodes).to_ne_bytes()));
+    (0..random.below(4)).for_each(|_| body.extend_from_slice(random.pick(&STRINGS)));
+    if random.below(8) == 0 {
+        body.resize(body.len() + random.below(1 << 16), random.bits() as u8);
     }
-
-    /// A number as an argument may have it: mostly one that means something, often one at the end of a range.
-    fn number(&mut self, nodes: &[u64]) -> u64 {
-        match self.below(8) {
-            0 => self.pick(nodes),
-            1 => self.pick(&[
-                1 << 62,
-                i64::MAX as u64,
-                u64::MAX,
-                u64::MAX - 1,
-                1 << 63,
-                u32::MAX.into(),
-                1 << 31,
-            ]),
-            2 => self.next(),
-            3 => u64::MAX >> self.below(64),
-            4 => self.below(1 << 20),
-            // Two halves of their own: an owner, a size and flags.
-            5 => (self.below(16) << 32) | self.below(16),
-            6 => (u64::from(u32::MAX) << 32) | self.below(4096),
-            _ => self.below(12),
-        }
+    if random.below(16) == 0 {
+        body.extend(std::iter::repeat_n(b'n', 300));
     }
-
-    /// Numbers, then names and data, cut off somewhere in one of four.
-    fn body(&mut self, nodes: &[u64]) -> Vec<u8> {
-        const STRINGS: [&[u8]; 12] = [
-            b"a\0",
-            b"b\0",
-            b"f\0",
-            b"l\0",
-            b"new\0",
-            b"other\0",
-            b"user.x\0",
-            b"system.posix_acl_access\0",
-            b"..\0",
-            b".\0",
-            b"a/b\0",
-            b"\0",
-        ];
-        let mut body = Vec::new();
-        (0..self.below(12)).for_each(|_| body.extend_from_slice(&self.number(nodes).to_ne_bytes()));
-        (0..self.below(4)).for_each(|_| body.extend_from_slice(self.pick(&STRINGS)));
-        if self.below(8) == 0 {
-            body.resize(body.len() + self.below(1 << 16) as usize, self.next() as u8);
-        }
-        if self.below(16) == 0 {
-            body.extend(std::iter::repeat_n(b'n', 300));
-        }
-        if self.below(4) == 0 {
-            body.truncate(self.below(body.len() as u64 + 1) as usize);
-        }
-        body
+    if random.below(4) == 0 {
+        body.truncate(random.below(body.len() + 1));
     }
+    body
 }
 
 fn run(options: MountOptions, seed: u64) {
     let Looked { recorder, connection, nodes } = connection_with(options);
-    let (mut random, mut reply) = (Random(seed), Reply::new());
+    let (mut random, mut reply) = (Random::new(seed), Reply::new());
     let (mut parked, mut known) = (HashSet::new(), nodes.to_vec());
     for round in 0..variable("SLUICE_MESSAGES", 30_000) {
-        let opcode = match random.below(opcode::ALL.len() as u64 + 1) as usize {
-            unknown if unknown == opcode::ALL.len() => random.next() as u32,
+        let opcode = match random.below(opcode::ALL.len() + 1) {
+            unknown if unknown == opcode::ALL.len() => random.bits() as u32,
             at => opcode::ALL[at].0,
         };
         // Now and then only, so that there are nodes to ask for.
         if matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET) && random.below(16) != 0 {
             continue;
         }
-        let nodeid = random.number(&known);
-        let mut bytes = message(opcode, nodeid, &[&random.body(&known)]);
+        let nodeid = number(&mut random, &known);
+        let mut bytes = message(opcode, nodeid, &[&body(&mut random, &known)]);
         let unique = 2 * round + 2;
         bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
         // Some are shorter or longer than they say, and some are no message at all.
         match random.below(32) {
-            0 => bytes.truncate(random.below(bytes.len() as u64 + 1) as usize),
-            1 => bytes.resize(bytes.len() + 1 + random.below(64) as usize, 0),
+            0 => bytes.truncate(random.below(bytes.len() + 1)),
+            1 => bytes.resize(bytes.len() + 1 + random.below(64), 0),
             _ => {}
         }
         let what =

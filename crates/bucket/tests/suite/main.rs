@@ -1,0 +1,8 @@
+//! Stores in an object store as others use them, as one program.
+
+mod claims;
+mod counts;
+mod data;
+mod faults;
+mod repair;
+mod store;

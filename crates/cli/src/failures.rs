@@ -1,0 +1,42 @@
+//! Failures of stores and mounts, with the commands that help.
+
+use sluice_console::failure::Failure;
+use sluice_fuse::MountError;
+use sluice_store::StoreError;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// The text of an error of the store at `store` for a person.
+pub(crate) fn failure(store: &Path) -> impl Fn(StoreError) -> Failure {
+    move |error| Failure::Failed(format!("{}: {}", store.display(), told(&error)))
+}
+
+/// The text of an error of a store, with the command that helps.
+pub(crate) fn told(error: &StoreError) -> String {
+    let help = match error {
+        StoreError::NotAStore => " (make one: sluice mkfs STORE)",
+        StoreError::NewerFormat(_) => " (use a newer sluice)",
+        StoreError::Damaged(_) => " (check it: sluice fsck STORE)",
+        StoreError::DamagedLog(_) => {
+            " (see what is lost: sluice fsck STORE; give it up and go on: sluice fsck --repair STORE)"
+        }
+        StoreError::Locked => {
+            " (-o key_file=FILE or passphrase_file=FILE; for commands --key-file or --passphrase-file)"
+        }
+        StoreError::Lost => " (make it anew: sluice mkfs STORE)",
+        StoreError::Io(_, error) if error.kind() == ErrorKind::StorageFull => {
+            " (make room on the disk that has the store; -o ro mounts it meanwhile)"
+        }
+        _ => "",
+    };
+    format!("{error}{help}")
+}
+
+/// The failure to mount or unmount, with the command that helps.
+pub(crate) fn mount_failure(error: MountError) -> Failure {
+    let help = match &error {
+        MountError::Mounted(dir) | MountError::Dead(dir) => format!(" (sluice umount {})", dir.display()),
+        _ => String::new(),
+    };
+    Failure::Failed(format!("{error}{help}"))
+}

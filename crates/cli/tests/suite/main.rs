@@ -1,0 +1,25 @@
+//! The program `sluice` as its users run it, as one program.
+
+mod cluster;
+mod cluster_etcd;
+mod command_line;
+mod compression;
+mod encryption;
+mod endings;
+mod harness;
+#[allow(dead_code)] // nothing fails here
+#[path = "../../../cluster/tests/suite/history/mod.rs"]
+mod history;
+mod io_uring;
+mod memory;
+mod mount_helper;
+mod mounts;
+mod processes;
+mod programs;
+mod room;
+mod room_rounds;
+mod schedule;
+mod scrub;
+mod store;
+mod streams;
+mod writeback;

@@ -1,0 +1,260 @@
+//! The command line with stores and the disk below them: its room, its directory, and who may look into it.
+
+use crate::harness::{Scratch, can_mount, sluice, small_disk, umount};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn mkfs(store: &Path) {
+    assert_eq!(sluice(["mkfs".as_ref(), store.as_os_str()]).well(), "");
+}
+
+fn mount(store: &Path, dir: &Path) {
+    assert_eq!(sluice(["mount".as_ref(), store.as_os_str(), dir.as_os_str()]).well(), "");
+}
+
+/// MiB that the store on `disk` takes.
+fn used_mib(disk: &Path) -> u64 {
+    let files = fs::read_dir(disk.join("store")).expect("a store").flatten();
+    files.map(|file| file.metadata().expect("it stays").blocks() * 512).sum::<u64>() >> 20
+}
+
+/// Writes files of 1 MiB until there is no room.
+fn fill(dir: &Path) -> usize {
+    for count in 0.. {
+        let written = File::create(dir.join(count.to_string())).and_then(|mut file| {
+            file.write_all(&vec![count as u8 | 1; 1 << 20]).and_then(|()| file.sync_all())
+        });
+        match written {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(28) => return count,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("the disk is small")
+}
+
+#[test]
+fn a_full_disk_has_room_at_once_after_files_were_deleted() {
+    let name = "a_full_disk_has_room_at_once_after_files_were_deleted";
+    let scratch = Scratch::new();
+    let disk = if can_mount(name) { small_disk(&scratch, "disk", "96m") } else { None };
+    let Some(disk) = disk else {
+        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
+    };
+    let (store, dir) = (disk.join("store"), scratch.dir("m"));
+    mkfs(&store);
+    mount(&store, &dir);
+    for _ in 0..3 {
+        let count = fill(&dir);
+        assert!(count > 20, "{count} MiB");
+        fs::read_dir(&dir).expect("a directory").flatten().for_each(|file| {
+            fs::remove_file(file.path()).expect("a deletion needs no room");
+        });
+        fs::write(dir.join("more"), vec![1; 1 << 20]).expect("what was deleted is room");
+    }
+    fs::remove_file(dir.join("more")).expect("a deletion needs no room");
+    umount(&dir);
+    assert!(used_mib(&disk) < 16, "{} MiB are left after everything was deleted", used_mib(&disk));
+    sluice(["fsck".as_ref(), store.as_os_str()]).well();
+}
+
+#[test]
+fn the_room_of_a_store_is_that_of_its_disk_or_what_size_says() {
+    let name = "the_room_of_a_store_is_that_of_its_disk_or_what_size_says";
+    let scratch = Scratch::new();
+    let disk = if can_mount(name) { small_disk(&scratch, "disk", "96m") } else { None };
+    let Some(disk) = disk else {
+        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
+    };
+    let (store, dir) = (disk.join("store"), scratch.dir("m"));
+    mkfs(&store);
+    let sizes = || {
+        let told = rustix::fs::statvfs(&dir).expect("a mount");
+        ((told.f_blocks * told.f_frsize) >> 20, (told.f_bavail * told.f_frsize) >> 20)
+    };
+    mount(&store, &dir);
+    let (all, free) = sizes();
+    assert!((40..96).contains(&all) && free <= all && free > 40, "{all} MiB, {free} free");
+    umount(&dir);
+    let options = ["mount", "-o", "size=8M"].map(AsRef::as_ref);
+    sluice(options.into_iter().chain([store.as_os_str(), dir.as_os_str()])).well();
+    assert_eq!(sizes().0, 8);
+    assert!(fill(&dir) < 9);
+    umount(&dir);
+    let share = ["mount", "-o", "size=50%"].map(AsRef::as_ref);
+    let line = sluice(share.into_iter().chain([store.as_os_str(), dir.as_os_str()])).complaint(2);
+    assert!(line.contains("give bytes"), "{line}");
+}
+
+#[test]
+fn what_fallocate_reserved_can_be_written_after_a_mount_while_others_take_what_they_can() {
+    let name = "what_fallocate_reserved_can_be_written_after_a_mount_while_others_take_what_they_can";
+    let scratch = Scratch::new();
+    let disk = if can_mount(name) { small_disk(&scratch, "disk", "128m") } else { None };
+    let Some(disk) = disk else {
+        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
+    };
+    let (store, dir) = (disk.join("store"), scratch.dir("m"));
+    mkfs(&store);
+    mount(&store, &dir);
+    let file = File::create(dir.join("reserved")).expect("room");
+    let reserve = |len| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len);
+    // All room, less and less, until it is there.
+    let free = rustix::fs::statvfs(&dir).expect("a mount");
+    let mut len = free.f_bavail * free.f_frsize;
+    while let Err(error) = reserve(len) {
+        assert_eq!(error, rustix::io::Errno::NOSPC);
+        len -= 1 << 20;
+    }
+    assert!(len > 40 << 20, "{} MiB", len >> 20);
+    file.sync_all().expect("the disk works");
+    drop(file);
+    umount(&dir);
+    mount(&store, &dir);
+    let taken = fill(&dir);
+    assert!(taken < 12, "{taken} MiB were held back for somebody else");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let _ = fs::write(dir.join("greedy"), vec![3; 1 << 20]);
+            }
+        });
+        let file = File::options().write(true).open(dir.join("reserved")).expect("it is there");
+        let (mut at, end) = (0, len);
+        let written = std::iter::from_fn(|| {
+            // Pieces that are whole chunks, whole pages, and neither.
+            let piece = [65_536, 4096, 700, 8192][at as usize / 1000 % 4].min(end - at);
+            let bytes = vec![at as u8 | 1; piece as usize];
+            let done = file.write_all_at(&bytes, at);
+            let done = done.and_then(|()| if at % 37 == 0 { file.sync_all() } else { Ok(()) });
+            at += piece;
+            (piece > 0).then_some((at, done))
+        });
+        let failed =
+            written.filter(|(_, done)| done.is_err()).map(|(at, done)| format!("{at}: {done:?}")).next();
+        let synced = file.sync_all();
+        is_over.store(true, Ordering::SeqCst);
+        assert_eq!(failed, None, "of {len}");
+        synced.expect("all of it");
+    });
+    assert!(!fs::read(dir.join("reserved")).expect("it is there").contains(&0), "all was written");
+    // Who gives reserved space up gives it to all.
+    fs::remove_file(dir.join("reserved")).expect("a deletion needs no room");
+    let taken = fill(&dir);
+    assert!(taken > 30, "only {taken} MiB");
+    umount(&dir);
+    sluice(["fsck".as_ref(), store.as_os_str()]).well();
+}
+
+#[test]
+fn a_directory_that_is_moved_while_it_is_mounted_stays_the_store() {
+    let name = "a_directory_that_is_moved_while_it_is_mounted_stays_the_store";
+    if !can_mount(name) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (store, dir) = (scratch.0.join("store"), scratch.dir("m"));
+    mkfs(&store);
+    mount(&store, &dir);
+    let moved = scratch.0.join("moved");
+    fs::rename(&store, &moved).expect("it can be moved");
+    fs::create_dir(&store).expect("another in its place");
+    fs::write(dir.join("file"), vec![7; 3 << 20])
+        .and_then(|()| File::open(dir.join("file"))?.sync_all())
+        .expect("room");
+    umount(&dir);
+    assert_eq!(fs::read_dir(&store).expect("a directory").count(), 0, "nothing was written to the other");
+    sluice(["fsck".as_ref(), moved.as_os_str()]).well();
+    mount(&moved, &dir);
+    assert!(fs::read(dir.join("file")).expect("it is there") == vec![7; 3 << 20]);
+    umount(&dir);
+}
+
+#[test]
+fn a_mount_over_or_in_its_own_store_is_refused() {
+    let name = "a_mount_over_or_in_its_own_store_is_refused";
+    if !can_mount(name) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let outer = scratch.dir("outer");
+    let store = outer.join("store");
+    mkfs(&store);
+    for dir in [&store, &outer] {
+        let line = sluice(["mount".as_ref(), store.as_os_str(), dir.as_os_str()]).complaint(1);
+        assert!(line.contains("give another directory"), "{line}");
+    }
+}
+
+#[test]
+fn of_two_mkfs_at_once_one_makes_the_store_and_one_that_was_killed_is_in_nobodys_way() {
+    let scratch = Scratch::new();
+    for round in 0..5 {
+        let store = scratch.0.join(format!("store-{round}"));
+        let start = || Command::new(crate::harness::SLUICE).arg("mkfs").arg(&store).output();
+        let made = std::thread::scope(|scope| {
+            [scope.spawn(start), scope.spawn(start)]
+                .map(|one| one.join().expect("no panic").expect("it starts"))
+        });
+        assert_eq!(made.iter().filter(|one| one.status.success()).count(), 1, "{made:?}");
+        sluice(["fsck".as_ref(), store.as_os_str()]).well();
+    }
+    // The files that mkfs makes one after the other.
+    let parts = ["mkfs-unfinished", "log", "tree", "super"];
+    for count in 1..=parts.len() {
+        let store = scratch.dir(&format!("killed-{count}"));
+        parts[..count].iter().for_each(|part| fs::write(store.join(part), "").expect("room"));
+        mkfs(&store);
+        sluice(["fsck".as_ref(), store.as_os_str()]).well();
+        assert!(!store.join(parts[0]).exists());
+    }
+    let last = scratch.0.join("store-0");
+    fs::write(last.join(parts[0]), "").expect("room");
+    for command in [&["fsck"][..], &["mount", "-o", "ro"]] {
+        let dir = (command[0] == "mount").then(|| scratch.dir("m"));
+        let places = [Some(&last), dir.as_ref()].into_iter().flatten().map(|place| place.as_os_str());
+        let ran = sluice(command.iter().map(AsRef::as_ref).chain(places));
+        assert!(ran.status != Some(0) && ran.stderr.contains("sluice mkfs"), "{}", ran.stderr);
+    }
+    mkfs(&last);
+    let foreign = scratch.dir("foreign");
+    ["mkfs-unfinished", "log", "letter"]
+        .iter()
+        .for_each(|part| fs::write(foreign.join(part), "").expect("room"));
+    let line = sluice(["mkfs".as_ref(), foreign.as_os_str()]).complaint(1);
+    assert!(line.contains("no store") && foreign.join("letter").exists(), "{line}");
+}
+
+#[test]
+fn a_limit_of_the_size_of_files_is_an_error_and_the_next_attempt_makes_the_store() {
+    let scratch = Scratch::new();
+    let store = scratch.0.join("store");
+    let line = format!("ulimit -f 1000; exec '{}' mkfs '{}'", crate::harness::SLUICE, store.display());
+    let limited = Command::new("sh").args(["-c", &line]).output().expect("sh runs");
+    let said = String::from_utf8_lossy(&limited.stderr).into_owned();
+    assert!(limited.status.code() == Some(1) && said.contains("File too large"), "{limited:?}");
+    mkfs(&store);
+}
+
+#[test]
+fn nobody_but_the_owner_reads_a_store_whatever_the_umask() {
+    let scratch = Scratch::new();
+    let store = scratch.0.join("store");
+    let line = format!("umask 000; exec '{}' mkfs '{}'", crate::harness::SLUICE, store.display());
+    assert!(Command::new("sh").args(["-c", &line]).status().expect("sh runs").success());
+    let mode = |path: &Path| fs::metadata(path).expect("it is there").mode() & 0o777;
+    assert_eq!(mode(&store), 0o700);
+    for file in fs::read_dir(&store).expect("a store").flatten() {
+        assert_eq!(mode(&file.path()), 0o600, "{:?}", file.file_name());
+    }
+    let checked = || sluice(["fsck".as_ref(), store.as_os_str()]);
+    assert_eq!(checked().stderr, "");
+    fs::set_permissions(&store, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let warned = checked();
+    assert!(warned.status == Some(0) && warned.stderr.contains("chmod 700"), "{}", warned.stderr);
+}

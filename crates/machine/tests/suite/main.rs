@@ -1,0 +1,11 @@
+//! The machine's rules and ends, as one program.
+
+mod conflicts;
+mod determinism;
+mod ends;
+mod locks;
+mod measuring;
+mod processes;
+mod rules;
+mod shapes;
+mod vcpus;

@@ -1,0 +1,4 @@
+//! Members, leases and connections, as one program.
+
+mod etcd;
+mod secure;

@@ -1,0 +1,183 @@
+//! Messages: each message that reaches a person has a test that makes it, or a reason in `untested_messages.txt`.
+//!
+//! A message is a string of three words or more in code that makes an error. Its fixed parts are those between its placeholders. A
+//! test makes it if a string of a test stands in a fixed part, or the other way round. Phrases, such as `open the log` in
+//! `could not open the log: ...`, are parts of a message whose form is tested.
+
+use sluice_tidy::files_below;
+use std::fs;
+use std::path::Path;
+
+/// The crates of the program. What the lab says of a measurement is not for everybody.
+const CRATES: [&str; 8] = ["cli", "console", "fuse", "store", "bucket", "membership", "dlm", "cluster"];
+/// The tours, whose messages say that the file system failed a check of theirs, and what they start.
+const TOURS: [&str; 4] =
+    ["cli/src/demo", "cli/src/cluster_demo.rs", "cli/src/network.rs", "console/src/servers.rs"];
+/// What makes an error of a string.
+const MAKERS: &[&str] = &[
+    "Failure::Usage",
+    "Failure::Failed",
+    "Failure::Unsupported",
+    "io::Error::other",
+    "io::Error::new",
+    "StoreError::",
+    "MountError::",
+    "bad_value(",
+    "failed(",
+    "refused(",
+    "refuse(",
+    "exists(",
+    "write_str(",
+    "write!(f",
+    "context(",
+    "let text",
+    "let message",
+    "let wanted",
+    "complain(",
+    "Err(",
+];
+/// What takes a phrase.
+const PHRASES: &[&str] = &[
+    "StoreError::Io(",
+    "StoreError::io(",
+    "of_objects(",
+    "of_records(",
+    "MountError::System(",
+    "let made = ",
+    "io::Error::other(\"etcd at",
+];
+/// What a test must say of a message, in bytes.
+const MATCH_MIN: usize = 8;
+
+const REASONS: &str = include_str!("../untested_messages.txt");
+
+/// The strings of `text` with their places, as the compiler has them but for escapes of single characters. Comments have none.
+fn strings(text: &str) -> Vec<(usize, String)> {
+    let bytes = text.as_bytes();
+    let (mut at, mut found) = (0, Vec::new());
+    while at < bytes.len() {
+        match bytes[at] {
+            b'/' if bytes.get(at + 1) == Some(&b'/') => {
+                at += text[at..].find('\n').unwrap_or(text.len() - at);
+            }
+            b'r' if text[at..].starts_with("r#\"") => {
+                let len = text[at + 3..].find("\"#").expect("it ends");
+                found.push((at, text[at + 3..at + 3 + len].to_owned()));
+                at += len + 5;
+            }
+            // A character, and not a lifetime.
+            b'\'' if bytes.get(at + 1) == Some(&b'\\') => {
+                at += 3 + text[at + 3..].find('\'').unwrap_or(0) + 1
+            }
+            b'\'' if bytes.get(at + 2) == Some(&b'\'') => at += 3,
+            b'"' => {
+                let (from, mut string) = (at, String::new());
+                at += 1;
+                while bytes[at] != b'"' {
+                    if bytes[at] != b'\\' {
+                        let char = text[at..].chars().next().expect("a character");
+                        string.push(char);
+                        at += char.len_utf8();
+                        continue;
+                    }
+                    match bytes[at + 1] {
+                        b'\n' => {
+                            at += text[at + 1..].find(|c: char| !c.is_whitespace()).expect("it ends") + 1
+                        }
+                        b'n' => (string.push('\n'), at += 2).1,
+                        other => (string.push(char::from(other)), at += 2).1,
+                    }
+                }
+                found.push((from, string));
+                at += 1;
+            }
+            _ => at += 1,
+        }
+    }
+    found
+}
+
+/// What stands between the placeholders of `message`.
+fn fixed_parts(message: &str) -> Vec<&str> {
+    let parts = message.split('{').enumerate();
+    parts
+        .map(|(at, part)| if at == 0 { part } else { part.split_once('}').map_or(part, |(_, rest)| rest) })
+        .collect()
+}
+
+/// The statement, or the part of one, that ends where `before` does.
+fn statement(before: &str) -> &str {
+    let from = [";\n", "{\n", "\n\n", "=> "].iter().filter_map(|end| before.rfind(end)).max().unwrap_or(0);
+    &before[from..]
+}
+
+/// The messages of the program, and all strings of its tests.
+fn messages_and_tests() -> (Vec<(String, String)>, Vec<String>) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the crates are there");
+    let (mut messages, mut tests) = (Vec::new(), Vec::new());
+    for name in CRATES {
+        let mut files = Vec::new();
+        for part in ["src", "tests"].map(|part| root.join(name).join(part)) {
+            if part.is_dir() {
+                let below = files_below(&part, &[]).into_iter();
+                files
+                    .extend(below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")));
+            }
+        }
+        for file in files {
+            let text = fs::read_to_string(&file).expect("source is text");
+            let path = file.strip_prefix(&root).expect("below it").display().to_string();
+            let is_test = path.contains("/tests/") || path.ends_with("tests.rs");
+            let product = if is_test { "" } else { text.split("\nmod tests {").next().unwrap_or_default() };
+            tests.extend(strings(&text[product.len()..]).into_iter().map(|(_, string)| string));
+            for (at, message) in strings(product) {
+                let made = statement(&product[..at]);
+                let is_message = MAKERS.iter().any(|maker| made.contains(maker));
+                let is_phrase = PHRASES.iter().any(|maker| made.trim_end().ends_with(maker.trim_end()));
+                let words =
+                    message.split_whitespace().filter(|word| word.contains(char::is_alphabetic)).count();
+                let is_tour = TOURS.iter().any(|tour| path.starts_with(tour));
+                if words >= 3 && is_message && !is_phrase && !is_tour {
+                    messages.push((path.clone(), message));
+                }
+            }
+        }
+    }
+    tests.retain(|test| test.len() >= MATCH_MIN);
+    (messages, tests)
+}
+
+fn is_made(message: &str, tests: &[String]) -> bool {
+    let parts = fixed_parts(message);
+    let longest = parts.iter().max_by_key(|part| part.len()).map_or("", |part| part.trim());
+    tests.iter().any(|test| parts.iter().any(|part| part.contains(test.as_str())) || test.contains(longest))
+}
+
+#[test]
+fn each_message_has_a_test_that_makes_it_or_a_reason() {
+    let (messages, tests) = messages_and_tests();
+    assert!(messages.len() > 150, "found only {} messages", messages.len());
+    let excused: Vec<&str> = REASONS.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    let is_excused = |message: &str| excused.contains(&message.trim_end());
+    let untested: Vec<_> = (messages.iter())
+        .filter(|(_, message)| !is_made(message, &tests) && !is_excused(message))
+        .map(|(path, message)| format!("{path}: {message}"))
+        .collect();
+    assert!(untested.is_empty(), "no test makes these messages:\n{}", untested.join("\n"));
+    let needless: Vec<_> = (excused.iter())
+        .filter(|one| {
+            !messages.iter().any(|(_, message)| message.trim_end() == **one && !is_made(message, &tests))
+        })
+        .collect();
+    assert!(needless.is_empty(), "these are gone, or a test makes them: {needless:#?}");
+}
+
+#[test]
+fn strings_and_their_fixed_parts_are_found() {
+    let source = "// \"no\"\nlet a = 'x'; let b = '\\''; f(\"one {two} three\", \"a \\\n     b\\\"\")";
+    let found: Vec<String> = strings(source).into_iter().map(|(_, string)| string).collect();
+    assert_eq!(found, ["one {two} three", "a b\""]);
+    assert_eq!(fixed_parts(&found[0]), ["one ", " three"]);
+    assert!(is_made("one {two} threefold", &["ne threefold".into(), "threefold".into()]));
+    assert!(!is_made("one {two} threefold", &["another".into()]));
+}

@@ -1,0 +1,180 @@
+//! Apply: the orders of a stream, done to a tree that nobody else sees.
+
+use super::facts::InodeTimes;
+use super::frame::StreamOrder;
+use sluice_vfs::{
+    Cred, Errno, FallocateMode, FileType, InodeFlags, InodeRef, NewInode, NewKind, NewSnapshot, SetAttr,
+    SetTime, XattrFlags,
+};
+
+/// A tree that is being made.
+pub(super) struct ReceivedTree<'n> {
+    new: &'n NewSnapshot<'n>,
+    cred: Cred,
+    /// The directories from the top to where it stands.
+    way: Vec<InodeRef>,
+    /// The file that was taken in there.
+    taken: Option<InodeRef>,
+}
+
+impl<'n> ReceivedTree<'n> {
+    /// Stands at the top.
+    pub(super) fn new(new: &'n NewSnapshot<'n>) -> ReceivedTree<'n> {
+        ReceivedTree { new, cred: Cred::root(), way: vec![new.top().clone()], taken: None }
+    }
+
+    /// Does what `order` says.
+    ///
+    /// # Errors
+    /// `EINVAL`: an order that has no meaning here; errors of the calls that it stands for.
+    pub(super) fn obey(&mut self, order: &StreamOrder<'_>) -> Result<(), Errno> {
+        match *order {
+            StreamOrder::Begin { .. } | StreamOrder::End(_) => Err(Errno::EINVAL),
+            StreamOrder::Down(name) => {
+                let dir = self.dir()?.lookup(&self.cred, name)?;
+                self.go_down(dir)
+            }
+            StreamOrder::Up => {
+                self.taken = None;
+                self.way.pop();
+                self.dir().map(drop)
+            }
+            StreamOrder::Make { name, file_type, rdev, target } => {
+                self.make(name, kind(file_type, rdev, target)?)
+            }
+            StreamOrder::Take(name) => {
+                let file = self.dir()?.lookup(&self.cred, name)?;
+                if file.is_dir() {
+                    return Err(Errno::EISDIR);
+                }
+                self.taken = Some(file);
+                Ok(())
+            }
+            StreamOrder::Here => {
+                self.taken = None;
+                Ok(())
+            }
+            StreamOrder::Link { name, path } => {
+                let file = self.find(path)?;
+                self.let_change(&file)?;
+                self.let_change(self.dir()?)?;
+                self.dir()?.link(&self.cred, name, &file)
+            }
+            StreamOrder::Remove(name) => {
+                self.taken = None;
+                self.let_change(self.dir()?)?;
+                self.new.remove(self.dir()?, name)
+            }
+            StreamOrder::Size(size) => self.file()?.truncate(&self.cred, size),
+            StreamOrder::Contents { offset, bytes } => self.write(offset, bytes),
+            StreamOrder::Hole { offset, len } => {
+                let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+                self.file()?.fallocate(&self.cred, mode, offset, len)
+            }
+            StreamOrder::Owner { mode, uid, gid } => {
+                let inode = self.changing()?;
+                let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+                inode.set_attr(&self.cred, &owner)?;
+                match inode.file_type() {
+                    FileType::Symlink => Ok(()),
+                    _ => inode.set_attr(&self.cred, &SetAttr { mode: Some(mode), ..SetAttr::default() }),
+                }
+            }
+            StreamOrder::Xattr { key, value } => {
+                self.changing()?.set_xattr(&self.cred, key, value, XattrFlags::empty())
+            }
+            StreamOrder::NoXattr(key) => self.changing()?.remove_xattr(&self.cred, key),
+            StreamOrder::Times(InodeTimes { atime, mtime, ctime, flags }) => {
+                let inode = self.changing()?;
+                let [atime, mtime] = [atime, mtime].map(|time| Some(SetTime::At(time)));
+                inode.set_attr(&self.cred, &SetAttr { atime, mtime, ..SetAttr::default() })?;
+                if inode.flags() != flags {
+                    self.new.set_flags(inode, flags)?;
+                }
+                inode.set_ctime(ctime)
+            }
+        }
+    }
+
+    /// The directory where it stands.
+    fn dir(&self) -> Result<&InodeRef, Errno> {
+        self.way.last().ok_or(Errno::EINVAL)
+    }
+
+    fn go_down(&mut self, dir: InodeRef) -> Result<(), Errno> {
+        if !dir.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        self.taken = None;
+        self.way.push(dir);
+        Ok(())
+    }
+
+    /// The file or directory that orders about attributes are about. Nothing keeps it from changing.
+    fn changing(&self) -> Result<&InodeRef, Errno> {
+        let inode = self.taken.as_ref().map_or_else(|| self.dir(), Ok)?;
+        self.let_change(inode)?;
+        Ok(inode)
+    }
+
+    /// The file that was taken.
+    fn file(&self) -> Result<&InodeRef, Errno> {
+        let file = self.taken.as_ref().ok_or(Errno::EINVAL)?;
+        self.let_change(file)?;
+        Ok(file)
+    }
+
+    /// Takes flags away that keep `inode` as it is. They come back with its times.
+    fn let_change(&self, inode: &InodeRef) -> Result<(), Errno> {
+        let (flags, fixed) = (inode.flags(), InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+        if flags.intersects(fixed) { inode.set_flags(&self.cred, flags - fixed) } else { Ok(()) }
+    }
+
+    fn make(&mut self, name: &[u8], kind: NewKind<'_>) -> Result<(), Errno> {
+        self.let_change(self.dir()?)?;
+        let made = self.dir()?.create(&self.cred, name, &NewInode { kind, mode: 0o700, umask: 0 })?;
+        // Lists that came from the directory.
+        for key in made.list_xattr(&self.cred) {
+            made.remove_xattr(&self.cred, &key)?;
+        }
+        if made.is_dir() {
+            return self.go_down(made);
+        }
+        self.taken = Some(made);
+        Ok(())
+    }
+
+    fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Errno> {
+        let file = self.file()?;
+        while !bytes.is_empty() {
+            let written = file.write_at(&self.cred, offset, bytes)?;
+            offset += written as u64;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+
+    /// The file at `path` from the top. Links are not followed.
+    fn find(&self, path: &[u8]) -> Result<InodeRef, Errno> {
+        let mut found = self.new.top().clone();
+        for name in path.split(|byte| *byte == b'/') {
+            if [&b""[..], b".", b".."].contains(&name) {
+                return Err(Errno::EINVAL);
+            }
+            found = found.lookup(&self.cred, name)?;
+        }
+        Ok(found)
+    }
+}
+
+fn kind(file_type: FileType, rdev: u64, target: &[u8]) -> Result<NewKind<'_>, Errno> {
+    Ok(match file_type {
+        FileType::Regular => NewKind::Regular,
+        FileType::Directory => NewKind::Directory,
+        FileType::Symlink => NewKind::Symlink(target),
+        FileType::Fifo => NewKind::Fifo,
+        FileType::Socket => NewKind::Socket,
+        FileType::CharDevice => NewKind::CharDevice(rdev),
+        FileType::BlockDevice => NewKind::BlockDevice(rdev),
+    })
+}

@@ -1,0 +1,4 @@
+//! Whole trees: snapshots.
+
+mod snapshots;
+mod trees;
