@@ -177,6 +177,53 @@ fn forgetting_uses_that_cancel_out_is_found() {
     references_are_counted(HOPS);
 }
 
+/// The first thread, which has flushed its cache in the epoch, flushes it again and brings the global count to 0; the second thread,
+/// whose flush keeps the count of its own reference, ends the epoch meanwhile.
+fn an_epoch_ends_while_a_cache_is_flushed_again() {
+    explore(2, || {
+        let (first, alive) = Canary::new();
+        let first: &'static Mutex<Option<Ref<Canary>>> = Box::leak(Box::new(Mutex::new(Some(first))));
+        let (other, step): (&'static _, &'static _) =
+            (Box::leak(Box::new(Ref::new(()))), Box::leak(Box::new(AtomicUsize::new(0))));
+        let count = || std::mem::forget(Ref::clone(other));
+        let wait_for = |at| {
+            while step.load(Ordering::Acquire) != at {
+                thread::yield_now();
+            }
+        };
+        let thread = thread::spawn(move || {
+            let second = first.lock().clone();
+            step.store(1, Ordering::Release);
+            wait_for(2);
+            drop(second.clone());
+            sing(alive);
+            second
+        });
+        wait_for(1);
+        (0..3).for_each(|_| count());
+        step.store(2, Ordering::Release);
+        drop(first.lock().take());
+        let second = thread.join().expect("the thread ends");
+        sing(alive);
+        drop(second);
+        settle();
+        assert_eq!(alive.load(Ordering::Relaxed), 0, "dropped after the last");
+    });
+}
+
+#[test]
+fn a_review_that_a_later_epoch_began_is_not_over() {
+    seed_mutant(None);
+    an_epoch_ends_while_a_cache_is_flushed_again();
+}
+
+#[test]
+#[should_panic(expected = "dropped under a reference")]
+fn taking_a_review_of_a_later_epoch_for_an_old_one_is_found() {
+    seed_mutant(Some(Mutant::EpochsUnordered));
+    an_epoch_ends_while_a_cache_is_flushed_again();
+}
+
 #[test]
 fn what_a_slot_held_lives_as_long_as_the_thread_that_found_it() {
     seed_mutant(None);

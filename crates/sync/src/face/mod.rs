@@ -101,6 +101,8 @@ pub enum Mutant {
     CancelledUsesForgotten,
     /// A scalable reference's cache keeps what it counted although the global count is 0.
     KeptAtZero,
+    /// A review that began in a later epoch than the one that is looked at counts as long past.
+    EpochsUnordered,
     /// A value to which a weak reference leads is freed though that may have been followed since it was found dead.
     FollowedMeanwhile,
     /// A scalable reference's cache is flushed by its owner while it borrows.

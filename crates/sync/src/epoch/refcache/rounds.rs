@@ -16,7 +16,7 @@
 //! flushes of the epochs before. *review*: see the module above.
 
 use crate::face::atomic::{AtomicU64, Ordering, fence};
-use crate::face::const_new;
+use crate::face::{Mutant, const_new, seeded};
 
 const COUNT_BITS: u32 = 22;
 const PENDING: u64 = 1;
@@ -36,10 +36,12 @@ impl Epoch {
         Epoch(self.0.wrapping_sub(1) % Self::COUNT)
     }
 
-    /// Whether now, in this epoch, the one after `began` is over. Should so many have passed that the numbers have come round,
-    /// it may be said too late, but never too early.
+    /// Whether this epoch begins after the end of the epoch that follows `began`. No if `began` is the later one: a thread that read
+    /// the epoch before its flush may find a review that another epoch began during the flush. Of two epochs more than half of
+    /// [`COUNT`](Self::COUNT) apart, the order is mistaken, and the answer may come too late, but never too early.
     pub(super) fn is_two_after(self, began: Epoch) -> bool {
-        self.0.wrapping_sub(began.0) % Self::COUNT >= 2
+        let since = self.0.wrapping_sub(began.0) % Self::COUNT;
+        since >= 2 && (since < Self::COUNT / 2 || seeded(Mutant::EpochsUnordered))
     }
 
     /// A number for the epoch, other than [`u32::MAX`], to be kept in an atomic.
@@ -201,6 +203,7 @@ mod tests {
             let now = rounds.now().epoch();
             assert_eq!((now.previous(), rounds.now().members()), (before, 1));
             assert!(!now.is_two_after(before) && now.is_two_after(before.previous()));
+            assert!(!before.is_two_after(now) && !before.previous().is_two_after(now));
             before = now;
         }
         assert_eq!(before, Epoch(0));
