@@ -15,6 +15,7 @@ use crate::moment::CopyTarget;
 use crate::ops::rename::with_names;
 use crate::ops::{Obstacle, ToldAhead};
 use crate::{Cred, Errno, InodeRef, Superblock};
+use sluice_sync::rcu;
 use std::collections::BTreeMap;
 
 /// Bytes of the section for each name: its record, that in the hidden directory, and an orphan's.
@@ -68,6 +69,8 @@ impl InodeRef {
         drop(moment);
         let replaced = filled.and_then(|()| self.take_over(&cred, tree.top(), only.is_none()));
         let removed = tree.remove();
+        // A lookup that found a replaced directory before is still on its way to the names in it.
+        rcu::domain().synchronize();
         for (_, old) in replaced? {
             if let Some(old) = old.filter(|old| old.is_dir()) {
                 HiddenTree::without_name(&old).remove()?;
