@@ -1,7 +1,7 @@
 //! Stress: threads hammer shared names in process; then the tree must be whole and nothing may be left over.
 //!
-//! `SLUICE_STRESS_SECONDS` says for how long (10 unless given). The time only bounds the work; nothing that
-//! is asserted depends on it.
+//! `SLUICE_STRESS_SECONDS` says for how long each test that takes its time goes on (10 s, and 3 s, unless given). The time only
+//! bounds the work; nothing that is asserted depends on it.
 
 use sluice_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sync::random::{Random, fresh_seed};
@@ -181,10 +181,15 @@ fn hammer(shared: &Shared<'_>, seed: u64, operations: u64) {
     }
 }
 
+/// How long a test goes on.
+fn seconds(unless_given: u64) -> u64 {
+    let given = std::env::var("SLUICE_STRESS_SECONDS").ok();
+    given.map_or(unless_given, |text| text.parse().expect("SLUICE_STRESS_SECONDS is a number"))
+}
+
 #[test]
 fn threads_on_shared_names_leave_a_whole_tree() {
-    let seconds = std::env::var("SLUICE_STRESS_SECONDS").ok();
-    let seconds = seconds.map_or(10, |text| text.parse().expect("SLUICE_STRESS_SECONDS is a number"));
+    let seconds = seconds(10);
     let threads = sluice_sync::cpu::count().clamp(2, 8) + 1;
     let seed = fresh_seed();
     println!("seed {seed}, {threads} threads, {seconds} s");
@@ -245,4 +250,39 @@ fn removing_everything_leaves_the_root_alone() {
     }
     assert!(fs.check().is_clean());
     assert_eq!(fs.superblock().live_inodes(), 1);
+}
+
+/// Makes a chain of `depth` directories, goes back up and removes each on the way. No directory is freed while it is the working
+/// directory or a part of its path, and each is freed afterwards.
+fn down_and_up(depth: usize) {
+    let fs = Fs::new();
+    let process = fs.process(Cred::root());
+    for _ in 0..depth {
+        process.mkdir("d", 0o755).expect("a fresh directory is empty");
+        process.chdir("d").expect("it was made");
+    }
+    let deepest = process.open(".", OpenFlags::RDONLY, 0).expect("it is the working directory");
+    for _ in 0..depth {
+        process.chdir("..").expect("it is not removed");
+        process.rmdir("d").expect("it is there, and empty");
+    }
+    assert_eq!(fs.superblock().live_inodes(), depth as u64 + 1, "a removed directory keeps those above it");
+    process.close(deepest).expect("it is open");
+    assert_eq!(fs.superblock().live_inodes(), 1);
+}
+
+/// Threads that come and go, which share nothing but the epochs in which references are counted.
+#[test]
+fn a_directory_lives_as_long_as_somebody_is_in_it_whatever_other_threads_count() {
+    let deadline = Instant::now() + Duration::from_secs(seconds(3));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let rounds = [300, 5_000, 50_000].into_iter().cycle();
+                for depth in rounds.take_while(|_| Instant::now() < deadline) {
+                    thread::spawn(move || down_and_up(depth)).join().expect("each call succeeds");
+                }
+            });
+        }
+    });
 }
