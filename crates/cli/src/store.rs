@@ -52,7 +52,30 @@ pub(crate) fn mkfs(
         let text = "not a directory: give an empty or a new one";
         return Err(Failure::Failed(format!("{}: {text}", store.display())));
     }
+    let is_new = !store.exists();
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(store).context(named)?;
+    let made = fill(store, is_encrypted, is_compressed, files);
+    if made.is_err() && is_new {
+        // Fails where another mkfs has begun meanwhile: the directory belongs to that one then.
+        let _ = std::fs::remove_dir(store);
+    }
+    made?;
+    // The names of the directories that were made must survive a power failure, too.
+    let whole = store.canonicalize().context(named)?;
+    whole
+        .ancestors()
+        .skip(1)
+        .try_for_each(|parent| match std::fs::File::open(parent) {
+            Ok(parent) => parent.sync_all(),
+            // A parent directory without read permission existed before, so its sync is not needed.
+            Err(_) => Ok(()),
+        })
+        .context(named)
+}
+
+/// Makes an empty file system in the directory `store`, which is there. As [`mkfs`].
+fn fill(store: &Path, is_encrypted: bool, is_compressed: bool, files: &KeyFiles) -> Result<()> {
+    let named = || store.display().to_string();
     // One mkfs at a time, and none below a mount.
     let disk = HostDisk::lock(store).map_err(failure(store))?;
     match Store::info(&disk) {
@@ -78,18 +101,7 @@ pub(crate) fn mkfs(
     }
     made?;
     // Durably, before anybody uses the store: a later mkfs removes everything beside that file.
-    disk.remove(UNFINISHED).and_then(|()| disk.sync_names()).context(named)?;
-    // The names of the directories that were made must survive a power failure, too.
-    let whole = store.canonicalize().context(named)?;
-    whole
-        .ancestors()
-        .skip(1)
-        .try_for_each(|parent| match std::fs::File::open(parent) {
-            Ok(parent) => parent.sync_all(),
-            // A parent directory without read permission existed before, so its sync is not needed.
-            Err(_) => Ok(()),
-        })
-        .context(named)
+    disk.remove(UNFINISHED).and_then(|()| disk.sync_names()).context(named)
 }
 
 /// Removes what a `mkfs` that was killed left in the directory `store`, which is no store.

@@ -99,6 +99,7 @@ fn a_wrong_key_says_so_and_changes_nothing() {
         2,
         "t: there is no terminal to ask for a passphrase: give a key file or a passphrase file",
     );
+    assert!(!scratch.0.join("t").exists(), "a directory that mkfs has made goes when it fails");
     refused(
         "sluice mkfs --encrypt --key-file k file://$PWD/t",
         1,
