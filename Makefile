@@ -20,7 +20,7 @@ VERSITYGW := v1.8.0
 GO := 1.26.6
 export VERSITYGW GO
 
-.PHONY: checks compile nightly clippy-release lock-testers quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: checks compile nightly clippy-release lock-testers quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri asan clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
@@ -54,6 +54,7 @@ help:
 	@echo 'make room         a hundred times a small disk is filled, emptied and written to again (root)'
 	@echo 'make crash        the long crash tests: 200 kills of a mount, random crashes of a store, hostile stores'
 	@echo 'make mixed-load   half an hour of load on a store with 256 MB of memory and a tree of 4 GB (root)'
+	@echo 'make asan         the tests of the file system under the address sanitizer (a nightly toolchain)'
 	@echo 'make miri         the tests of sync under the interpreter Miri (a nightly toolchain with miri and rust-src)'
 
 # Without object stores, clusters and the lab, and without optimisation across crates: a fourth of the work.
@@ -232,6 +233,12 @@ cluster: prerequisites
 # Without isolation, for the clock and the CPUs that the system lists; without backtraces, which take minutes to print.
 miri: prerequisites
 	RUST_BACKTRACE=0 MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked --target-dir target/miri -p sluice-sync --lib
+
+# The tests of the file system under the address sanitizer. Not those that count allocations.
+asan: prerequisites
+	RUSTFLAGS='-Zsanitizer=address --cfg sluice_unpooled' ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	cargo +nightly test --locked --target-dir target/asan --target $$(uname -m)-unknown-linux-gnu --lib --test suite \
+	-p sluice-sync -p sluice-locks -p sluice-store -p sluice-vfs -p sluice-trees -p sluice-fuse -p sluice-oracle
 
 # Not part of `make test`: it fetches from crates.io and Debian, and takes a quarter of an hour or more.
 suites: prerequisites

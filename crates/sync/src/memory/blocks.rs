@@ -11,8 +11,8 @@
 //! among each other, and each CPU takes lines from the other that it never uses. Between two chips that halves the gain of a second
 //! thread (docs/measurements.md, section 22).
 //!
-//! On simulated machines, where allocation costs nothing and a run must not depend on the one before it, under loom and under Miri
-//! nothing is kept.
+//! On simulated machines, where allocation costs nothing and a run must not depend on the one before it, under loom, under Miri and
+//! with `--cfg sluice_unpooled` nothing is kept.
 //!
 //! # Cost
 //! A block that the own thread made: lines of that thread. Another's: one mutex for [`PARCEL`] blocks, and one for all that have come
@@ -37,6 +37,8 @@ const ALIGNMENTS: [usize; 2] = [16, 64];
 const BEYOND: [usize; 2] = [8, 56];
 /// How many sizes there are of each alignment: larger blocks are not kept.
 const SIZES: usize = 32;
+/// Whether blocks are kept at all.
+const ARE_KEPT: bool = !(DETERMINISTIC || SHRUNK || cfg!(sluice_unpooled));
 /// How many blocks of one size a thread keeps.
 const KEPT_MAX: usize = 2048;
 /// How many of these blocks return to the allocator at once.
@@ -105,7 +107,7 @@ impl BlockKind {
         let grain = ALIGNMENTS[at];
         let size = (layout.size() + size_of::<Home>()).saturating_sub(BEYOND[at]).div_ceil(grain);
         match Layout::from_size_align(size * grain + BEYOND[at], grain) {
-            Ok(whole) if !DETERMINISTIC && !SHRUNK && size < SIZES && layout.align() <= grain => {
+            Ok(whole) if ARE_KEPT && size < SIZES && layout.align() <= grain => {
                 BlockKind { place: Some((at, size)), layout: whole }
             }
             _ => BlockKind { place: None, layout },
@@ -330,8 +332,8 @@ impl Inbox {
     }
 }
 
-// The interpreter is to see each object's memory come and go: nothing is kept there.
-#[cfg(all(test, not(any(feature = "loom", miri))))]
+// The interpreter and the address sanitizer are to see each object's memory come and go: nothing is kept there.
+#[cfg(all(test, not(any(feature = "loom", miri, sluice_unpooled))))]
 mod tests {
     use super::*;
     use std::collections::HashSet;
