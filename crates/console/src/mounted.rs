@@ -112,7 +112,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Waits until `child` has said [`READY`]. Each line that it says before, such as what it waits for, goes to standard error.
+/// Waits until `child` has said [`READY`]. Each earlier line of the child, such as the reason of a wait, goes to standard error.
 ///
 /// # Errors
 /// Its last line on standard error if it ends without having said it; the signal that ended it.

@@ -32,8 +32,8 @@ pub(crate) fn compressed(bytes: &[u8]) -> Option<Vec<u8>> {
     (blocks(len) + of.div_ceil(WORTH) <= of).then_some(to)
 }
 
-/// Fills `to` with what `bytes` are when decompressed, and returns how many bytes these are; none if there are more, or if `bytes` are no
-/// compressed bytes.
+/// Decompresses `bytes` into `to`, and returns the number of decompressed bytes. None if `to` has no room for them, or if `bytes` are no
+/// output of the compression.
 #[cfg(feature = "compression")]
 pub(crate) fn decompress(bytes: &[u8], to: &mut [u8]) -> Option<usize> {
     lz4_flex::block::decompress_into(bytes, to).ok()

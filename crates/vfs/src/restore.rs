@@ -69,12 +69,14 @@ impl InodeRef {
         drop(moment);
         let replaced = filled.and_then(|()| self.take_over(&cred, tree.top(), only.is_none()));
         let removed = tree.remove();
-        // A lookup that found a replaced directory before is still on its way to the names in it.
-        rcu::domain().synchronize();
-        for (_, old) in replaced? {
-            if let Some(old) = old.filter(|old| old.is_dir()) {
-                HiddenTree::without_name(&old).remove()?;
-            }
+        let old_directories: Vec<InodeRef> =
+            replaced?.into_iter().filter_map(|(_, old)| old.filter(|old| old.is_dir())).collect();
+        if !old_directories.is_empty() {
+            // A lookup that found a replaced directory before is still on its way to the names in it.
+            rcu::domain().synchronize();
+        }
+        for old in old_directories {
+            HiddenTree::without_name(&old).remove()?;
         }
         removed
     }

@@ -36,7 +36,8 @@ use std::panic::Location;
 
 /// Operations of each CPU that are counted, unless a number is asked for.
 pub const DEFAULT_OPS: u64 = 100;
-/// As many go before them, but not more than this and a quarter of them: what is removed is by then freed and used again.
+/// As many operations warm the CPU up first, but at most this number and a quarter of the counted ones: by then memory of removed files is
+/// freed and used again.
 const WARM_UP_MAX: u64 = 1_000;
 /// For how many times its counted operations a CPU goes on at most: one that starves must not starve for ever.
 const KEEP_ON_FACTOR: u64 = 4;
@@ -116,7 +117,7 @@ fn on_every_cpu(
 struct TaskOnCpu {
     calls: Box<dyn Calls>,
     task: Box<dyn Task>,
-    /// It is set up, and its pass has not ended.
+    /// The task is set up, and its pass has not ended.
     is_ready: bool,
     part: Part,
 }

@@ -244,7 +244,7 @@ impl Cache {
         self.turns_left = turns(members).cast_signed();
     }
 
-    /// Gives up all counts, except for those that one of `caches` may keep.
+    /// Adds each count to the global count of its object, except for counts that one of `caches` may keep.
     pub(super) fn flush(&mut self, caches: Keepers, rounds: &Rounds) {
         self.turns_left_at_flush = self.turns_left;
         let Some(mut ways) = self.ways.take() else { return };
