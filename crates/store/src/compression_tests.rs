@@ -5,6 +5,7 @@ use crate::disk::crash::CrashDisk;
 use crate::mutant::{Mutant, Planted};
 use crate::{EXTENT_ROOM, Extent, Options, Store, StoreError};
 use sluice_sync::Arc;
+use sluice_sync::face::cpu;
 use sluice_sync::random::Random;
 
 const BLOCK: usize = 4096;
@@ -117,6 +118,8 @@ fn a_store_that_was_not_made_compressed_stays_so() {
 
 #[test]
 fn each_flipped_byte_of_compressed_data_is_found() {
+    // Extents of one CPU lie side by side.
+    cpu::pin(cpu::allowed()[0]).expect("an allowed CPU");
     for disk in disks() {
         let mut random = Random::new(5);
         let store = Store::create(shared(&disk), options()).expect("an empty disk");

@@ -9,7 +9,7 @@ use crate::{Errno, FileType, Fs, Options, StoreOptions, Superblock};
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::CrashDisk;
 use sluice_store::{Gravity, Report, Store, Transaction};
-use sluice_sync::face::HOSTS_SHARE;
+use sluice_sync::face::{HOSTS_SHARE, cpu};
 use sluice_sync::random::Random;
 
 fn options() -> Options {
@@ -222,6 +222,8 @@ fn a_flipped_bit_of_contents_is_found_and_read_as_an_error() {
     if !HOSTS_SHARE {
         return;
     }
+    // Each CPU has a segment: all contents are in the first one.
+    cpu::pin(cpu::allowed()[0]).expect("an allowed CPU");
     let (disk, _) = tree();
     let segment = disk.open("segment-00000000").expect("it has contents");
     segment.write_at(&[8], 140_000).expect("memory");
