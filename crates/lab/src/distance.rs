@@ -80,7 +80,10 @@ mod tests {
     #[test]
     fn a_line_takes_some_time_between_two_cpus_and_there_is_none_to_where_one_is_or_may_not_be() {
         if let [one, other, ..] = cpu::allowed()[..] {
-            assert!(between(one, other).is_some_and(|nanos| nanos > 0.0));
+            // Another program may have a CPU for longer than the patience lasts.
+            let distance =
+                (0..100).find_map(|_| between(one, other)).expect("both CPUs at once, in one of 100 tries");
+            assert!(distance > 0.0);
             assert_eq!((between(one, one), between(one, usize::MAX)), (None, None));
         }
     }
