@@ -3,6 +3,9 @@
 import io
 import os
 
+StrPath = str | os.PathLike[str]
+Buffer = bytes | bytearray | memoryview
+
 _ACCESS = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
            "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL}
 

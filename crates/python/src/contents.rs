@@ -1,7 +1,7 @@
 //! Contents: what a descriptor reads, writes and keeps.
 
 use crate::errors::{at, on};
-use crate::process::Process;
+use crate::process::PyProcess;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -12,10 +12,16 @@ use std::path::PathBuf;
 const MOST: usize = 0x7fff_f000;
 
 #[pymethods]
-impl Process {
+impl PyProcess {
     /// At most `size` bytes from the position, or from `offset`.
     #[pyo3(signature = (fd, size, offset=None))]
-    fn read<'py>(&self, py: Python<'py>, fd: i32, size: usize, offset: Option<i64>) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        fd: i32,
+        size: usize,
+        offset: Option<i64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         // Room for what the file has, not for what the caller would take.
         let room = on(py, || self.calls().fstat(Fd(fd)))?.size.min(size.min(MOST) as u64) as usize;
         let mut bytes = vec![0; room.max(size.min(4096))];
@@ -25,7 +31,13 @@ impl Process {
 
     /// Writes at the position, or at `offset`; how many bytes.
     #[pyo3(signature = (fd, data, offset=None))]
-    fn write(&self, py: Python<'_>, fd: i32, data: &Bound<'_, PyAny>, offset: Option<i64>) -> PyResult<usize> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        fd: i32,
+        data: &Bound<'_, PyAny>,
+        offset: Option<i64>,
+    ) -> PyResult<usize> {
         let copied;
         let bytes = match data.cast::<PyBytes>() {
             // Nobody changes them meanwhile.
@@ -85,7 +97,7 @@ impl Process {
     }
 }
 
-impl Process {
+impl PyProcess {
     fn read_some(&self, fd: Fd, bytes: &mut [u8], offset: Option<i64>) -> Result<usize, Errno> {
         match offset {
             Some(offset) => self.calls().pread(fd, bytes, offset),

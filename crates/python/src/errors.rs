@@ -12,9 +12,8 @@ pub(crate) fn at<T: Send>(
     path: &Path,
     call: impl FnOnce() -> Result<T, Errno> + Send,
 ) -> PyResult<T> {
-    py.detach(call).map_err(|errno| {
-        PyOSError::new_err((errno.raw(), errno.text(), path.as_os_str().to_owned()))
-    })
+    py.detach(call)
+        .map_err(|errno| PyOSError::new_err((errno.raw(), errno.text(), path.as_os_str().to_owned())))
 }
 
 /// Runs `call`, which has two paths, without the interpreter's lock. Its error names both.

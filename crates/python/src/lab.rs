@@ -1,20 +1,20 @@
 //! Faults and crashes, for tests of programs.
 
 use crate::errors::on;
-use crate::process::Process;
+use crate::process::PyProcess;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sluice_vfs::{Fault, FaultId};
 use std::path::PathBuf;
 
 #[pymethods]
-impl Process {
+impl PyProcess {
     fn track_crashes(&self, py: Python<'_>) -> PyResult<()> {
         on(py, || self.fs().track_crashes())
     }
 
-    fn crash_clone(&self, py: Python<'_>, seed: u64) -> PyResult<Process> {
-        on(py, || self.fs().crash_clone(seed).map(|fs| Process::root(&fs)))
+    fn crash_clone(&self, py: Python<'_>, seed: u64) -> PyResult<PyProcess> {
+        on(py, || self.fs().crash_clone(seed).map(|fs| PyProcess::root(&fs)))
     }
 
     /// Path, bytes of contents, whether its name, and whether attributes may be lost.

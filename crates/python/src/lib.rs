@@ -18,5 +18,5 @@ use pyo3::prelude::*;
 /// The module as Python sees it.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<process::Process>()
+    module.add_class::<process::PyProcess>()
 }

@@ -1,7 +1,7 @@
 //! Locks: `flock` and byte ranges. A wait ends when Python has a signal to handle.
 
 use crate::errors::{on, os_error};
-use crate::process::Process;
+use crate::process::PyProcess;
 use pyo3::prelude::*;
 use sluice_vfs::{Cancel, Errno, Fd, FileLock, FlockOperation, LockType};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn wait(
 }
 
 #[pymethods]
-impl Process {
+impl PyProcess {
     /// `flock`: `kind` is "read", "write" or "unlock".
     #[pyo3(signature = (fd, kind, block, timeout=None))]
     fn flock(&self, py: Python<'_>, fd: i32, kind: &str, block: bool, timeout: Option<f64>) -> PyResult<()> {

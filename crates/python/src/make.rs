@@ -1,7 +1,7 @@
 //! File systems: in memory, and in a directory of the host.
 
 use crate::errors::{on, store_error};
-use crate::process::Process;
+use crate::process::PyProcess;
 use pyo3::prelude::*;
 use sluice_vfs::{Fs, Options, StoreError, StoreKey, StoreOptions};
 use std::path::{Path, PathBuf};
@@ -20,21 +20,24 @@ fn key(passphrase: Option<String>) -> Result<StoreOptions, StoreError> {
     })
 }
 
-fn opened(py: Python<'_>, dir: &Path, open: impl FnOnce() -> Result<Fs, StoreError> + Send) -> PyResult<Process> {
-    py.detach(open).map(|fs| Process::root(&fs)).map_err(|error| store_error(&error, dir))
+fn opened(
+    py: Python<'_>,
+    dir: &Path,
+    open: impl FnOnce() -> Result<Fs, StoreError> + Send,
+) -> PyResult<PyProcess> {
+    py.detach(open).map(|fs| PyProcess::root(&fs)).map_err(|error| store_error(&error, dir))
 }
 
 #[pymethods]
-impl Process {
+impl PyProcess {
     /// An empty file system in memory.
     #[staticmethod]
-    fn in_memory(size: Option<u64>, inodes: Option<u64>, owner: (u32, u32), mode: u32) -> Process {
-        Process::root(&options(size, inodes, owner, mode).build())
+    fn in_memory(size: Option<u64>, inodes: Option<u64>, owner: (u32, u32), mode: u32) -> PyProcess {
+        PyProcess::root(&options(size, inodes, owner, mode).build())
     }
 
     /// An empty file system in the directory `dir` of the host.
     #[staticmethod]
-    #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]
     fn create_store(
         py: Python<'_>,
         dir: PathBuf,
@@ -43,7 +46,7 @@ impl Process {
         memory: Option<u64>,
         compress: bool,
         passphrase: Option<String>,
-    ) -> PyResult<Process> {
+    ) -> PyResult<PyProcess> {
         opened(py, &dir, || {
             let mut options = options(size, inodes, (0, 0), 0o755).store(key(passphrase)?.compress(compress));
             options.memory_limit = memory;
@@ -59,7 +62,7 @@ impl Process {
         size: Option<u64>,
         memory: Option<u64>,
         passphrase: Option<String>,
-    ) -> PyResult<Process> {
+    ) -> PyResult<PyProcess> {
         opened(py, &dir, || {
             let mut options = options(size, None, (0, 0), 0o755).store(key(passphrase)?);
             options.memory_limit = memory;

@@ -1,7 +1,7 @@
 //! Names and attributes: the calls that take paths.
 
 use crate::errors::{at, between, on};
-use crate::process::Process;
+use crate::process::PyProcess;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use sluice_vfs::{
@@ -11,13 +11,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The fields of `os.stat_result`, in its order.
-type StatFields = (
-    (u32, u64, u64, u32, u32, u32, u64),
-    [i64; 3],
-    [f64; 3],
-    [i128; 3],
-    (u32, u64, u64),
-);
+type StatFields = ((u32, u64, u64, u32, u32, u32, u64), [i64; 3], [f64; 3], [i128; 3], (u32, u64, u64));
 
 fn fields(stat: Stat) -> StatFields {
     let times = [stat.atime, stat.mtime, stat.ctime];
@@ -43,7 +37,7 @@ fn followed(follow: bool) -> AtFlags {
 }
 
 #[pymethods]
-impl Process {
+impl PyProcess {
     fn stat(&self, py: Python<'_>, path: PathBuf, follow: bool) -> PyResult<StatFields> {
         at(py, &path, || self.calls().fstatat(Fd::CWD, &path, followed(follow)).map(fields))
     }
@@ -106,7 +100,14 @@ impl Process {
         at(py, &path, || self.calls().chmod(&path, mode))
     }
 
-    fn chown(&self, py: Python<'_>, path: PathBuf, uid: Option<u32>, gid: Option<u32>, follow: bool) -> PyResult<()> {
+    fn chown(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    ) -> PyResult<()> {
         at(py, &path, || self.calls().fchownat(Fd::CWD, &path, uid, gid, followed(follow)))
     }
 
@@ -134,7 +135,14 @@ impl Process {
         Ok(PyBytes::new(py, &value))
     }
 
-    fn setxattr(&self, py: Python<'_>, path: PathBuf, name: OsString, value: &[u8], flags: u32) -> PyResult<()> {
+    fn setxattr(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        name: OsString,
+        value: &[u8],
+        flags: u32,
+    ) -> PyResult<()> {
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::EINVAL);
         at(py, &path, || self.calls().lsetxattr(&path, name.as_encoded_bytes(), value, flags?))
     }
@@ -151,10 +159,5 @@ impl Process {
 
     fn clone_tree(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<()> {
         between(py, &from, &to, || self.calls().clone_tree(&from, &to))
-    }
-
-    /// Removes a directory and all below.
-    fn remove_tree(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        at(py, &path, || self.fs().remove_dir_all(&path))
     }
 }

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A process on a file system: credentials, a working directory, a umask, and descriptors.
-#[pyclass(frozen, module = "sluicefs")]
-pub(crate) struct Process(Arc<sluice_vfs::Process>);
+#[pyclass(frozen, name = "Process", module = "sluicefs._native")]
+pub(crate) struct PyProcess(Arc<sluice_vfs::Process>);
 
-impl Process {
+impl PyProcess {
     /// A process of root on `fs`.
-    pub(crate) fn root(fs: &sluice_vfs::Fs) -> Process {
-        Process(Arc::new(fs.process(Cred::root())))
+    pub(crate) fn root(fs: &sluice_vfs::Fs) -> PyProcess {
+        PyProcess(Arc::new(fs.process(Cred::root())))
     }
 
     /// The library's process.
@@ -28,11 +28,11 @@ impl Process {
 }
 
 #[pymethods]
-impl Process {
+impl PyProcess {
     /// Another process on the same file system.
-    fn as_user(&self, uid: u32, gid: u32, groups: Vec<u32>) -> Process {
+    fn as_user(&self, uid: u32, gid: u32, groups: Vec<u32>) -> PyProcess {
         let cred = if uid == 0 { Cred { gid, ..Cred::root() } } else { Cred::with_groups(uid, gid, &groups) };
-        Process(Arc::new(self.fs().process(cred)))
+        PyProcess(Arc::new(self.fs().process(cred)))
     }
 
     fn umask(&self, mask: u32) -> u32 {

@@ -1,17 +1,17 @@
 //! Snapshots of a file system.
 
 use crate::errors::{at, on};
-use crate::process::Process;
+use crate::process::PyProcess;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 #[pymethods]
-impl Process {
+impl PyProcess {
     /// Another file system, with the tree below `path` as it is now.
-    fn copy(&self, py: Python<'_>, path: PathBuf) -> PyResult<Process> {
-        at(py, &path, || self.fs().snapshot(&path).map(|fs| Process::root(&fs)))
+    fn copy(&self, py: Python<'_>, path: PathBuf) -> PyResult<PyProcess> {
+        at(py, &path, || self.fs().snapshot(&path).map(|fs| PyProcess::root(&fs)))
     }
 
     fn take_snapshot(&self, py: Python<'_>, name: OsString) -> PyResult<()> {

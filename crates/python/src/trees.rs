@@ -1,7 +1,7 @@
 //! Trees of the host and tar archives, in and out.
 
 use crate::errors::{at, io_error};
-use crate::process::Process;
+use crate::process::PyProcess;
 use pyo3::prelude::*;
 use sluice_trees::Transfer;
 use std::fs::File;
@@ -14,7 +14,7 @@ fn carried(py: Python<'_>, carry: impl FnOnce() -> io::Result<Transfer> + Send) 
 
 /// Each call gives the number of files, and of bytes.
 #[pymethods]
-impl Process {
+impl PyProcess {
     fn import_dir(&self, py: Python<'_>, host: PathBuf, to: PathBuf) -> PyResult<(u64, u64)> {
         carried(py, || sluice_trees::import(self.fs(), &host, &to))
     }

@@ -159,7 +159,20 @@ def test_a_user_may_do_less_than_root(fs):
     fs.chown("/home", 1000, 1000)
     user.chdir("/home")
     user.write_text("own", "")
+    fs.makedirs("/home/roots/below")
+    with pytest.raises(PermissionError):
+        user.rmtree("/home/roots")
+    fs.symlink("roots", "/home/link")
+    with pytest.raises(NotADirectoryError):
+        fs.rmtree("/home/link")
+    fs.rmtree("/home/roots")
     assert fs.stat("/home/own").st_uid == 1000 and user.getcwd() == "/home" and fs.getcwd() == "/"
+
+
+def test_a_file_system_in_memory_may_be_used_with_with():
+    with sluicefs.Fs() as fs:
+        fs.write_text("/file", "x")
+    assert fs.read_text("/file") == "x"
 
 
 def test_a_full_file_system_says_so_and_loses_nothing():
