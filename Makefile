@@ -37,7 +37,7 @@ help:
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
 	@echo 'make suites       test suites of others on tmpfs, ext4 and the mount, side by side (root; SUITES="git sqlite" selects)'
 	@echo 'make pages        the HTML pages in headless Chromium'
-	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process'
+	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process, and of Python packages'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make dlm-sim      ten thousand seeds of the simulated cluster of lock managers'
 	@echo 'make cluster-sim  ten thousand seeds of whole nodes with played kernels (SEEDS), for an idle machine'
@@ -174,6 +174,7 @@ pages:
 
 peers: prerequisites
 	cd tests/peers && cargo run --locked --release --target-dir $(CURDIR)/target/peers
+	MATURIN=--release sh tests/python crates/python/peers.py
 
 regression: prerequisites
 	tests/regression/run
