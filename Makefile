@@ -174,7 +174,7 @@ pages:
 
 peers: prerequisites
 	cd tests/peers && cargo run --locked --release --target-dir $(CURDIR)/target/peers
-	MATURIN=--release sh tests/python crates/python/peers.py
+	MATURIN=--release sh tests/python bindings/python/peers.py
 
 regression: prerequisites
 	tests/regression/run

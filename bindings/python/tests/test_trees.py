@@ -51,7 +51,7 @@ def test_snapshots_and_copies_stay_as_they_were():
     fs = sluicefs.Fs()
     fs.makedirs("/data/below")
     fs.write_text("/data/file", "good")
-    copy = fs.copy("/")
+    copy = fs.snapshot("/")
     fs.take_snapshot("before")
     fs.clone("/data", "/clone")
     fs.write_text("/data/file", "spoilt")

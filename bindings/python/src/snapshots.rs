@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[pymethods]
 impl PyProcess {
     /// Another file system, with the tree below `path` as it is now.
-    fn copy(&self, py: Python<'_>, path: PathBuf) -> PyResult<PyProcess> {
+    fn snapshot(&self, py: Python<'_>, path: PathBuf) -> PyResult<PyProcess> {
         at(py, &path, || self.fs().snapshot(&path).map(|fs| PyProcess::root(&fs)))
     }
 

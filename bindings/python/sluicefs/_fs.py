@@ -362,9 +362,9 @@ class Fs:
 
     # Trees, snapshots
 
-    def copy(self, path: StrPath = "/") -> "Fs":
-        """Another file system, with the tree below `path` as it is now. Contents are shared until one side writes."""
-        return self._of(self._process.copy(path))
+    def snapshot(self, path: StrPath = "/") -> "Fs":
+        """Another file system in memory, with the tree below `path` as it is now. Contents are shared until one side writes."""
+        return self._of(self._process.snapshot(path))
 
     def clone(self, source: StrPath, target: StrPath) -> None:
         """Copies a file or a tree within the file system, without copying contents."""
