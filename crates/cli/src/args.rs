@@ -321,6 +321,13 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: ClusterAction,
     },
+    /// List all mounts of sluicefs that are seen from here: directory, store, state, server
+    #[command(after_help = LIST_EXAMPLES)]
+    List {
+        /// As one array of JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what the server of a mount has counted
     #[command(after_help = STAT_EXAMPLES)]
     Stat {
@@ -513,6 +520,14 @@ Examples:
   sluice locks --table ~/scratch
   sluice locks --hot ~/scratch                how often and how long each file's locks were waited for
   sluice mount -o locks=sluice ~/scratch      locks served here instead of by the kernel";
+
+const LIST_EXAMPLES: &str = "\
+The state of a mount is one of: serves; read-only (an error of the disk ended all writing); ended (its server is gone: calls in the mount
+fail); silent (no answer within 2 s); refused (the server of another user, or of another version).
+
+Examples:
+  sluice list
+  sluice list --json";
 
 const STAT_EXAMPLES: &str = "Examples:
   sluice stat ~/scratch

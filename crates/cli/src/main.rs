@@ -22,6 +22,7 @@ mod key_source;
 mod keys;
 mod lab_program;
 mod leaving;
+mod list;
 mod mount_files;
 mod mount_helper;
 mod mount_locks;
@@ -173,6 +174,7 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Cluster { action } => cluster::perform(action)?,
+        Command::List { json } => list::list(json)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
         Command::Top(Watched { dir: Some(dir), .. }) => watch::top(&dir)?,
         Command::Top(Watched { cluster: Some(place), identity, .. }) => cluster::top(&place, identity)?,

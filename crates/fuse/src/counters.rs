@@ -16,7 +16,7 @@ use crate::mount_stat::Latency;
 use sluice_sync::OnceLock;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::percpu::PerCpu;
-use sluice_sync::time::{Duration, nanoseconds};
+use sluice_sync::time::{Duration, Instant, nanoseconds};
 use std::collections::BTreeMap;
 
 /// Buckets for each power of two: bounds are at most a quarter apart.
@@ -29,7 +29,10 @@ const BUCKETS: usize = (1 + (LAST_OCTAVE - FIRST_OCTAVE + 1) * PER_OCTAVE) as us
 
 /// Counts since the mount began.
 #[derive(Debug)]
-pub struct Counters(PerCpu<[OpcodeCount; opcode::COUNT]>);
+pub struct Counters {
+    by_cpu: PerCpu<[OpcodeCount; opcode::COUNT]>,
+    begun: Instant,
+}
 
 /// A CPU's counts of an opcode.
 #[derive(Debug, Default)]
@@ -53,7 +56,8 @@ impl Default for Took {
 
 impl Default for Counters {
     fn default() -> Self {
-        Counters(PerCpu::new(|_| std::array::from_fn(|_| OpcodeCount::default())))
+        let by_cpu = PerCpu::new(|_| std::array::from_fn(|_| OpcodeCount::default()));
+        Counters { by_cpu, begun: Instant::now() }
     }
 }
 
@@ -61,16 +65,21 @@ impl Counters {
     /// Counts one request. Opcodes that this crate does not know count as 0.
     pub fn count(&self, opcode: u32) {
         // Relaxed: a statistic.
-        slot(self.0.here(), opcode).requests.fetch_add(1, Ordering::Relaxed);
+        slot(self.by_cpu.here(), opcode).requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts how long one request took.
     pub fn took(&self, opcode: u32, time: Duration) {
         let ns = nanoseconds(time);
-        let took = slot(self.0.here(), opcode).took.get_or_init(Box::default);
+        let took = slot(self.by_cpu.here(), opcode).took.get_or_init(Box::default);
         // Relaxed: statistics; a reader of several may miss a request in one of them.
         took.ns_total.fetch_add(ns, Ordering::Relaxed);
         took.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The whole seconds since the mount began.
+    pub(crate) fn uptime_seconds(&self) -> u64 {
+        self.begun.elapsed().as_secs()
     }
 
     /// How many requests of `opcode` came.
@@ -104,7 +113,7 @@ impl Counters {
     }
 
     fn kinds(&self, opcode: u32) -> impl Iterator<Item = &OpcodeCount> {
-        self.0.iter().map(move |kinds| slot(kinds, opcode))
+        self.by_cpu.iter().map(move |kinds| slot(kinds, opcode))
     }
 }
 

@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// The type in `/proc/mounts` is `fuse.` and this, in the form of `mount -t`.
-const SUBTYPE: &str = "sluice";
+pub(crate) const SUBTYPE: &str = "sluice";
 
 /// How a mount ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,6 +7,12 @@ use std::collections::BTreeMap;
 /// The answer to `stat`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountStat {
+    /// The version of the server's program; empty from a server of an earlier version.
+    #[serde(default)]
+    pub version: String,
+    /// Seconds since the mount began.
+    #[serde(default)]
+    pub uptime_seconds: u64,
     /// Requests since the mount began.
     pub requests_total: u64,
     /// The same by kind.

@@ -288,6 +288,51 @@ fn a_mount_tells_what_it_has_counted_to_people_programs_and_prometheus() {
 }
 
 #[test]
+fn each_mount_is_listed_with_its_server_also_when_that_is_silent_or_gone() {
+    if !can_mount("each_mount_is_listed_with_its_server_also_when_that_is_silent_or_gone") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let [memory, stored, store] = ["memory", "a stored one", "store"].map(|name| scratch.dir(name));
+    std::fs::remove_dir(&store).unwrap();
+    sluice(["mkfs".as_ref(), store.as_os_str()]).well();
+    sluice(["mount".as_ref(), memory.as_os_str()]).well();
+    sluice(["mount".as_ref(), store.as_os_str(), stored.as_os_str()]).well();
+    std::fs::write(memory.join("file"), [7; 10_000]).unwrap();
+    let listed = |dir: &std::path::Path| {
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&sluice(["list", "--json"]).well()).unwrap();
+        rows.into_iter().find(|row| row["directory"] == dir.to_str().unwrap()).expect("it is mounted")
+    };
+    let [memory_row, stored_row] = [&memory, &stored].map(|dir| listed(dir));
+    assert_eq!((&memory_row["state"], &memory_row["store"]), (&"serves".into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&stored_row["state"], &stored_row["store"]),
+        (&"serves".into(), &store.to_str().unwrap().into())
+    );
+    assert_eq!(stored_row["version"], env!("CARGO_PKG_VERSION"));
+    assert!(memory_row["used_bytes"].as_u64() >= Some(10_000), "{memory_row}");
+    assert!(memory_row["uptime_seconds"].as_u64() < stored_row["pid"].as_u64(), "{memory_row} {stored_row}");
+    let table = sluice(["list"]).well();
+    assert!(table.starts_with("DIRECTORY") && table.contains("a stored one"), "{table}");
+    let server = rustix::process::Pid::from_raw(stored_row["pid"].as_u64().unwrap() as i32).unwrap();
+    let signal = |signal| rustix::process::kill_process(server, signal).unwrap();
+    signal(rustix::process::Signal::STOP);
+    assert_eq!(listed(&stored)["state"], "silent");
+    assert_eq!(listed(&memory)["state"], "serves");
+    signal(rustix::process::Signal::CONT);
+    assert_eq!(listed(&stored)["state"], "serves");
+    signal(rustix::process::Signal::KILL);
+    let is_ended = || listed(&stored)["state"] == "ended";
+    assert!((0..500).any(|_| is_ended() || {
+        std::thread::sleep(Duration::from_millis(20));
+        false
+    }));
+    assert!(sluice(["list"]).well().contains("ended: calls there fail"));
+    umount(&stored);
+    umount(&memory);
+}
+
+#[test]
 fn a_mount_tells_which_of_its_files_are_open_and_by_whom_whoever_serves_the_locks() {
     if !can_mount("a_mount_tells_which_of_its_files_are_open_and_by_whom_whoever_serves_the_locks") {
         return;

@@ -82,9 +82,17 @@ pub fn stat(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// Errors of [`locks`].
 pub fn server_of(dir: &Path) -> io::Result<Option<u32>> {
-    let Some(answer) = ask_at(dir, "server\n")? else { return Ok(None) };
+    ask_at(dir, "server\n")?.map(process_number).transpose()
+}
+
+/// The number of the process that serves the mount with this device number, as it sees it itself. `None` if there is no server.
+pub(super) fn server_of_device(device: (u32, u32)) -> io::Result<Option<u32>> {
+    ask(device, b"server\n", Some(ANSWER_PATIENCE))?.map(process_number).transpose()
+}
+
+fn process_number(answer: Vec<u8>) -> io::Result<u32> {
     let number = String::from_utf8(unwrap(answer)?).unwrap_or_default();
-    number.trim().parse().map(Some).map_err(io::Error::other)
+    number.trim().parse().map_err(io::Error::other)
 }
 
 /// Whether `server`, which serves the mount `device`, has it mounted in its own mount namespace. False if another process has

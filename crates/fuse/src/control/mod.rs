@@ -24,6 +24,7 @@ mod chunks;
 mod client;
 mod ending;
 mod faults;
+mod mounts;
 mod order;
 mod scrub;
 pub(crate) mod server;
@@ -41,6 +42,7 @@ pub use client::{
 };
 pub use ending::{ServerEnd, end_of, tell_end, will_tell_end};
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
+pub use mounts::{ListedMount, ServerAnswer, mounts};
 pub use scrub::scrub;
 pub(crate) use server::Server;
 pub use streams::{changes, export, receive, send};

@@ -37,6 +37,8 @@ pub fn to_json(told: &impl Serialize) -> String {
 /// The counters of a mount and its process.
 pub fn of_mount(counters: &Counters) -> MountStat {
     MountStat {
+        version: env!("CARGO_PKG_VERSION").into(),
+        uptime_seconds: counters.uptime_seconds(),
         requests_total: counters.total(),
         requests: counters.requests(),
         latency: counters.latency(),

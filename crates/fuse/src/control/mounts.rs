@@ -1,0 +1,85 @@
+//! Mounts: every sluicefs that this process sees, and what its server says of itself.
+
+use super::client::{server_of_device, stat_of_device};
+use crate::mount::SUBTYPE;
+use crate::mount_stat::MountStat;
+use crate::mountinfo;
+use sluice_sync::time::{Duration, Instant};
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+/// A mount of sluicefs in the table of mounts.
+#[derive(Debug)]
+pub struct ListedMount {
+    /// Where it is mounted.
+    pub directory: PathBuf,
+    /// Its source in the table of mounts: the store, if its server has one.
+    pub source: OsString,
+    /// The process number of the server, as the server sees it, and what it has counted.
+    pub server: ServerAnswer,
+}
+
+/// How the server of a mount answered.
+#[derive(Debug)]
+pub enum ServerAnswer {
+    /// It serves.
+    Serves(u32, Box<MountStat>),
+    /// Nobody listens: the server has ended, and calls in the mount fail, or it is in another network namespace.
+    Nobody,
+    /// The server did not answer in time.
+    Silent,
+    /// The server is another user's, or said something else than statistics: as a line.
+    Refused(String),
+}
+
+/// All mounts of sluicefs that this process sees, in the order in which they were made. The servers are asked side by side, and have
+/// `patience` together. No file of a mount is touched: a server that hangs holds up nobody.
+///
+/// # Errors
+/// When the table of mounts cannot be read.
+pub fn mounts(patience: Duration) -> io::Result<Vec<ListedMount>> {
+    let end = Instant::now() + patience;
+    let kind = format!("fuse.{SUBTYPE}");
+    let asked: Vec<_> = mountinfo::read()?
+        .into_iter()
+        .filter(|entry| entry.kind == kind)
+        .map(|entry| {
+            let (answer, answered) = mpsc::channel();
+            // The thread of a server that hangs stays behind until its own patience ends, or the process.
+            let ask = move || drop(answer.send(ask(entry.device)));
+            let begun = sluice_sync::thread::Builder::new().name("list".into()).spawn(ask);
+            (entry.mountpoint, entry.source, begun.map(|_| answered))
+        })
+        .collect();
+    let listed = |(directory, source, answered): (_, _, io::Result<mpsc::Receiver<ServerAnswer>>)| {
+        let left = end.saturating_duration_since(Instant::now());
+        let server = match answered {
+            Ok(answered) => answered.recv_timeout(left).unwrap_or(ServerAnswer::Silent),
+            Err(error) => ServerAnswer::Refused(error.to_string()),
+        };
+        ListedMount { directory, source, server }
+    };
+    Ok(asked.into_iter().map(listed).collect())
+}
+
+fn ask(device: (u32, u32)) -> ServerAnswer {
+    let both = || Ok(server_of_device(device)?.zip(stat_of_device(device)?));
+    match both() {
+        Ok(None) => ServerAnswer::Nobody,
+        Ok(Some((process, stat))) => match serde_json::from_slice(&stat) {
+            Ok(stat) => ServerAnswer::Serves(process, stat),
+            Err(_) => {
+                ServerAnswer::Refused("the server answers in another form: is it of another version?".into())
+            }
+        },
+        Err(error) => {
+            let error: io::Error = error;
+            match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ServerAnswer::Silent,
+                _ => ServerAnswer::Refused(error.to_string()),
+            }
+        }
+    }
+}
