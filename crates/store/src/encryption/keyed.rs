@@ -1,10 +1,11 @@
 //! KeyedDisk: a disk with the cipher of its store, which the file `keys` there has for whoever has a key.
 
 use super::cipher::Cipher;
+use super::piece::KEY_ID;
 use super::slots::{KeyFile, StoreKey};
-use crate::StoreError;
 use crate::disk::{Disk, DiskFile};
 use crate::format::{KEYS, KEYS_COPY, KEYS_SIZE, Super};
+use crate::{Info, StoreError};
 use sluice_sync::Arc;
 use std::io;
 
@@ -64,11 +65,28 @@ pub(crate) fn keys_of(disk: &dyn Disk, found: &Super) -> Result<KeyFile, StoreEr
         file.read_at(&mut bytes, 0)?;
         Ok(bytes)
     };
-    let keys = KeyFile::decode(&read().map_err(StoreError::io("read the keys"))?)?;
+    of_key(id, &read().map_err(StoreError::io("read the keys"))?)
+}
+
+/// The file `keys` with these `bytes`, of the store whose master key has the number `id`.
+fn of_key(id: [u8; KEY_ID], bytes: &[u8]) -> Result<KeyFile, StoreError> {
+    let keys = KeyFile::decode(bytes)?;
     if keys.id() == id {
         Ok(keys)
     } else {
         Err(StoreError::Damaged(format!("`{KEYS}` belongs to another store")))
+    }
+}
+
+impl KeyFile {
+    /// The keys of the store that says of itself `info`, from the bytes of its object `keys`; None: there is no such object.
+    ///
+    /// # Errors
+    /// [`StoreError::NotEncrypted`], [`StoreError::Damaged`].
+    pub fn of_store(info: &Info, bytes: Option<&[u8]>) -> Result<KeyFile, StoreError> {
+        let id = info.key_id.ok_or(StoreError::NotEncrypted)?;
+        let missing = || StoreError::Damaged(format!("`{KEYS}` is missing"));
+        of_key(id, bytes.ok_or_else(missing)?)
     }
 }
 
