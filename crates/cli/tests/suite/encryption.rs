@@ -200,7 +200,7 @@ fn an_encrypted_store_in_an_object_store_shows_nothing_and_all_commands_take_its
         sluice mount -o key_file=k,cache=$PWD/c $o m
         mkdir m/telling-dir; (yes 'telling contents of many words' || true) | head -c 3000000 > m/telling-dir/telling-long
         for n in $(seq 30); do echo telling contents > m/telling-file-$n; done
-        setfattr -n user.telling -v telling-value m/telling-file-7 2>/dev/null || true; sync -f m
+        setfattr -n user.telling -v telling-value m/telling-file-7 2>/dev/null || true; sync m/telling-dir/telling-long
         sluice stat --json m > stat; sluice umount m
         grep -rl telling o c && exit 9
         sluice fsck --key-file k $o > /dev/null; sluice info --json $o > info; sluice info --key-file k $o > /dev/null
@@ -273,4 +273,28 @@ fn keys_change_while_a_store_is_not_mounted_and_are_listed_and_refused_while_it_
         let said = run("sluice mount -o passphrase_file=p $s m").complaint(1);
         assert!(said.contains("the key is wrong"), "{store}: {said}");
     }
+}
+
+#[test]
+fn nodes_of_a_cluster_share_an_encrypted_store_and_one_with_a_wrong_key_is_refused_before_it_takes_over() {
+    let test = "nodes_of_a_cluster_share_an_encrypted_store_and_one_with_a_wrong_key_is_refused_before_it_takes_over";
+    if !can_mount(test) {
+        return;
+    }
+    let scratch = stage();
+    let dir = &scratch.0;
+    let made = "mkdir n; sluice cluster init dir:$PWD/cl; sluice mkfs --encrypt --key-file k file://$PWD/o
+        sluice mount --cluster dir:$PWD/cl -o key_file=k,cache=$PWD/c file://$PWD/o m
+        echo telling contents > m/telling; sync m/telling";
+    sh(dir, made).well();
+    for (option, wanted) in [("-o key_file=l", "the key is wrong"), ("", "the store is encrypted")] {
+        let said =
+            sh(dir, &format!("sluice mount --cluster dir:$PWD/cl {option} file://$PWD/o n")).complaint(1);
+        assert!(said.contains(wanted), "{said}");
+    }
+    let taken_over = "sluice mount --cluster dir:$PWD/cl -o key_file=k file://$PWD/o n; cat n/telling
+        sluice umount m; echo more >> n/telling; sync n/telling; cat n/telling; sluice umount n
+        grep -rl telling o c && exit 9
+        sluice fsck --key-file k file://$PWD/o > /dev/null";
+    assert_eq!(sh(dir, taken_over).well(), "telling contents\ntelling contents\nmore\n");
 }
