@@ -218,7 +218,7 @@ impl Bucket {
         let both = join(objects::get(&self.stored, &super_path), objects::get(&self.stored, &keys_path));
         let (found, keys) = both.await;
         let info = Info::decode(&found?.ok_or(StoreError::NotAStore)?)?;
-        let keys = KeyFile::of_store(&info, keys?.as_deref())?;
+        let keys = KeyFile::of_store(info.key_id, keys?.as_deref())?;
         Ok((info, keys))
     }
 

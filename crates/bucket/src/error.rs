@@ -1,7 +1,6 @@
 //! Errors: those of SlateDB and of an object store as errors of a store.
 
-use crate::reason::{brief, is_full, reason};
-use crate::sealed::is_unsealed;
+use crate::reason::{brief, is_full, is_unsealed, reason};
 use rustix::io::Errno;
 use slatedb::{CloseReason, ErrorKind};
 use sluice_store::StoreError;

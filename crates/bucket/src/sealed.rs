@@ -23,6 +23,7 @@
 
 use crate::layout::RECORDS;
 use crate::objects::Objects;
+use crate::reason::{Unsealed, is_unsealed};
 use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt};
@@ -54,18 +55,6 @@ pub(crate) struct SealedObjects {
     objects: Objects,
     cipher: Arc<Cipher>,
 }
-
-/// A sealed object is not as it was written.
-#[derive(Debug)]
-pub(crate) struct Unsealed(String);
-
-impl fmt::Display for Unsealed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is damaged: it is not what was encrypted", self.0)
-    }
-}
-
-impl std::error::Error for Unsealed {}
 
 fn unsealed(at: &Path) -> Error {
     failed(NonRetryable(Box::new(Unsealed(at.to_string()))))
@@ -291,11 +280,6 @@ impl ObjectStore for SealedObjects {
         }
         self.objects.copy_opts(from, to, options).await
     }
-}
-
-/// Whether `error` says that an object is not as it was written.
-pub(crate) fn is_unsealed(error: &(dyn std::error::Error + 'static)) -> bool {
-    error.is::<Unsealed>() || error.source().is_some_and(is_unsealed)
 }
 
 /// An object that is sent in parts. All but the last have one size.

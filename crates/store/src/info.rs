@@ -118,6 +118,16 @@ impl Store {
         Ok(Content { log_used, batches, data_bytes: behind.table.live_bytes() })
     }
 
+    /// Whether its data are compressed where that saves room.
+    pub fn is_compressed(&self) -> bool {
+        self.core.segments.compresses()
+    }
+
+    /// Whether it is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.core.segments.encrypts()
+    }
+
     /// The variant of [`content`](Self::content) for this store while in use: the log as of the call, and data and
     /// records as of all durable batches, if the tree can be brought there.
     ///

@@ -373,16 +373,6 @@ impl Store {
         self.core.log.is_some()
     }
 
-    /// Whether its data are compressed where that saves room.
-    pub fn is_compressed(&self) -> bool {
-        self.core.segments.compresses()
-    }
-
-    /// Whether it is encrypted.
-    pub fn is_encrypted(&self) -> bool {
-        self.core.segments.encrypts()
-    }
-
     /// Whether it is used without flushes.
     pub fn is_volatile(&self) -> bool {
         self.core.options.volatile

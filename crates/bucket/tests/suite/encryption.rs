@@ -9,6 +9,9 @@ use sluice_bucket::{Bucket, Claim, DiskCache, StoreError};
 use sluice_store::{EXTENT_ROOM, Extent, KeyKind, Look, Options, Report, Store, StoreKey};
 use std::sync::Arc;
 
+/// A key and the data that its record names.
+type BytePair = (Vec<u8>, Vec<u8>);
+
 /// Bytes that no object may show.
 const MARK: &[u8] = b"seventeen words that stand nowhere else";
 
@@ -37,7 +40,7 @@ fn change(store: &Store, number: u32) {
 }
 
 /// All that a store holds; an error if some of it cannot be read.
-fn content(store: &Store) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+fn content(store: &Store) -> Result<Vec<BytePair>, StoreError> {
     let (mut records, mut extents) = (Vec::new(), Vec::new());
     store.scan(&[0], &[0xff], &mut |key, value| {
         records.push(key.to_vec());

@@ -3,9 +3,9 @@
 use super::cipher::Cipher;
 use super::piece::KEY_ID;
 use super::slots::{KeyFile, StoreKey};
+use crate::StoreError;
 use crate::disk::{Disk, DiskFile};
 use crate::format::{KEYS, KEYS_COPY, KEYS_SIZE, Super};
-use crate::{Info, StoreError};
 use sluice_sync::Arc;
 use std::io;
 
@@ -79,12 +79,13 @@ fn of_key(id: [u8; KEY_ID], bytes: &[u8]) -> Result<KeyFile, StoreError> {
 }
 
 impl KeyFile {
-    /// The keys of the store that says of itself `info`, from the bytes of its object `keys`; None: there is no such object.
+    /// The keys of the store that names the key `key_id` ([`Info`](crate::Info)), from the bytes of its object `keys`; None: there is no
+    /// such object.
     ///
     /// # Errors
     /// [`StoreError::NotEncrypted`], [`StoreError::Damaged`].
-    pub fn of_store(info: &Info, bytes: Option<&[u8]>) -> Result<KeyFile, StoreError> {
-        let id = info.key_id.ok_or(StoreError::NotEncrypted)?;
+    pub fn of_store(key_id: Option<[u8; KEY_ID]>, bytes: Option<&[u8]>) -> Result<KeyFile, StoreError> {
+        let id = key_id.ok_or(StoreError::NotEncrypted)?;
         let missing = || StoreError::Damaged(format!("`{KEYS}` is missing"));
         of_key(id, bytes.ok_or_else(missing)?)
     }

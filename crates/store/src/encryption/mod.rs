@@ -6,7 +6,7 @@
 //! [unlocked](crate::Store::unlock). `super` and `keys` alone are not encrypted: `super` has the number of the key, so that a store and
 //! its keys belong together.
 //!
-//! A store in an object store has the same two, as objects. Its records are encrypted by the object ([`Cipher::seal_object`]).
+//! A store whose records another engine keeps has the same two elsewhere. Its records are encrypted by the object ([`Cipher::seal_object`]).
 
 #[cfg_attr(any(feature = "sim", not(feature = "encryption")), path = "no_cipher.rs")]
 mod cipher;

@@ -17,6 +17,6 @@ pub(crate) enum StorePart {
     Log,
     Tree,
     Segments,
-    /// Objects with the records of a store in an object store.
+    /// Records that another engine keeps, in objects.
     Objects,
 }
