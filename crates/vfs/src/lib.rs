@@ -71,7 +71,7 @@ pub use fs::{Fs, Walk, WalkEntry};
 pub use handle::{Dir, DirEntry, File, OpenOptions, ReadDir};
 pub use inode::{Inode, InodeRef};
 pub use inode_flags::InodeFlags;
-pub use memory::{Held, Memory, MemoryUse};
+pub use memory::{Held, Memory, MemoryUse, StoreUse};
 pub use mount::{MountFlags, UmountFlags};
 pub use observer::{Observer, ObserverId};
 pub use open_files::{FileInUse, Holder};

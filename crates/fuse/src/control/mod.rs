@@ -33,7 +33,7 @@ mod streams;
 mod transfer;
 
 pub use crate::mount_stat::{
-    FileSystemStat, HotFile, Latency, MountStat, ObjectRequests, ObjectStoreStat, ScrubStat,
+    FileSystemStat, HotFile, Latency, MountStat, ObjectRequests, ObjectStoreStat, ScrubStat, StoreStat,
 };
 pub use client::{
     all_locks, clone_tree, content_of_device, drop_snapshot, hot_locks, is_elsewhere, kernel_locks,

@@ -10,7 +10,7 @@ use crate::inode::settle;
 use crate::ops::xattr::charge_of_stored;
 use crate::superblock::{ROOT_INO, Shared, SharedRef};
 use crate::watch::fault::Calls;
-use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, Superblock};
+use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, StoreUse, Superblock};
 use sluice_store::disk::{Disk, HostDisk, UNFINISHED};
 use sluice_store::{Options as StoreOptions, Store, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -153,6 +153,19 @@ impl Superblock {
     /// has no store. Adds up a count of each CPU, and takes no lock.
     pub fn changed_bytes(&self) -> Option<u64> {
         self.root().shared.durable().map(|durable| durable.pending.changed_bytes())
+    }
+
+    /// How a durable file system keeps contents. Adds up a count of each CPU.
+    pub fn store_use(&self) -> Option<StoreUse> {
+        let store = &self.root().shared.durable()?.store;
+        let stats = store.stats();
+        Some(StoreUse {
+            is_encrypted: store.is_encrypted(),
+            is_compressed: store.is_compressed(),
+            stored: stats.data_bytes,
+            written: stats.written_bytes,
+            written_stored: stats.written_data_bytes,
+        })
     }
 
     /// So many references to inodes were given up by an observer whose users [had them](crate::Observer::memory_is_short): the
