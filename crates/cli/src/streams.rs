@@ -45,14 +45,14 @@ pub(crate) fn diff(old: &Path, new: Option<&Path>, form: &ChangeForm) -> Result<
 }
 
 fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
-    let NameChange { kind, path, file_type, old_size, size } = change;
+    let NameChange { kind, path, file_type, old_size, size, from } = change;
     let kind = match kind {
         ChangeKind::Created => "created",
         ChangeKind::Removed => "removed",
         ChangeKind::Modified => "modified",
         ChangeKind::Attributes => "attributes",
     };
-    let path = String::from_utf8_lossy(path);
+    let (path, from) = (String::from_utf8_lossy(path), from.as_deref().map(String::from_utf8_lossy));
     match form {
         ChangeForm::Names => [&change.path[..], &[0]].concat(),
         ChangeForm::Json => {
@@ -64,8 +64,9 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
                 FileType::Socket => "socket",
                 FileType::CharDevice | FileType::BlockDevice => "device",
             };
-            let fields =
-                json!({"change": kind, "path": path, "type": file_type, "old_size": old_size, "size": size});
+            let fields = json!({
+                "change": kind, "path": path, "type": file_type, "old_size": old_size, "size": size, "from": from
+            });
             format!("{fields}\n").into_bytes()
         }
         ChangeForm::Text => {
@@ -77,7 +78,9 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
             let escape =
                 |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
             let path: String = path.chars().map(escape).collect();
-            format!("{kind}\t{sizes}\t{path}\n").into_bytes()
+            let from: String = from.iter().flat_map(|from| from.chars()).map(escape).collect();
+            let from = if from.is_empty() { from } else { format!("\tfrom {from}") };
+            format!("{kind}\t{sizes}\t{path}{from}\n").into_bytes()
         }
     }
 }

@@ -108,8 +108,19 @@ struct KeptInodes {
 pub(crate) struct CopyTarget {
     /// The file system.
     pub(crate) shared: SharedRef,
-    /// It becomes a snapshot there.
-    pub(crate) is_read_only: bool,
+    /// As which it is made there.
+    pub(crate) kind: CopyKind,
+}
+
+/// As which a tree is copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyKind {
+    /// As new files.
+    Clone,
+    /// As the same files of a moment, which do not change.
+    Snapshot,
+    /// As the same files once more: a snapshot's, which go on from it.
+    Return,
 }
 
 struct KeptInode {

@@ -60,6 +60,19 @@ impl<'n> ReceivedTree<'n> {
                 self.let_change(self.dir()?)?;
                 self.dir()?.link(&self.cred, name, &file)
             }
+            StreamOrder::Aside { name, number } => {
+                self.taken = None;
+                let moving = self.dir()?.lookup(&self.cred, name)?;
+                self.let_change(&moving)?;
+                self.let_change(self.dir()?)?;
+                self.new.put_aside(self.dir()?, name, number)
+            }
+            StreamOrder::Back { name, number } => {
+                self.let_change(self.dir()?)?;
+                let found = self.new.put_back(number, self.dir()?, name)?;
+                self.stand_at(found);
+                Ok(())
+            }
             StreamOrder::Remove(name) => {
                 self.taken = None;
                 self.let_change(self.dir()?)?;
@@ -137,11 +150,18 @@ impl<'n> ReceivedTree<'n> {
         for key in made.list_xattr(&self.cred) {
             made.remove_xattr(&self.cred, &key)?;
         }
-        if made.is_dir() {
-            return self.go_down(made);
-        }
-        self.taken = Some(made);
+        self.stand_at(made);
         Ok(())
+    }
+
+    /// Goes down to the directory `found`, or takes the file.
+    fn stand_at(&mut self, found: InodeRef) {
+        if found.is_dir() {
+            self.taken = None;
+            self.way.push(found);
+        } else {
+            self.taken = Some(found);
+        }
     }
 
     fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Errno> {

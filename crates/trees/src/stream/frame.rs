@@ -34,6 +34,10 @@ pub(super) enum StreamOrder<'b> {
     Here,
     /// Give the file at a path from the top, names with `/` between, this name, too.
     Link { name: &'b [u8], path: &'b [u8] },
+    /// Put this name, of a file or directory of the older tree, aside under a number.
+    Aside { name: &'b [u8], number: u64 },
+    /// Give what was put aside under that number this name: take the file, or go down to the directory.
+    Back { name: &'b [u8], number: u64 },
     /// Remove this name with its whole tree.
     Remove(&'b [u8]),
     /// The file that was taken is so long.
@@ -194,6 +198,8 @@ impl<'b> StreamOrder<'b> {
             StreamOrder::Take(name) => put_named(to, b'F', name, b""),
             StreamOrder::Here => number(b'W', &[]),
             StreamOrder::Link { name, path } => put_named(to, b'L', name, path),
+            StreamOrder::Aside { name, number } => put_named(to, b'A', name, &number.to_le_bytes()),
+            StreamOrder::Back { name, number } => put_named(to, b'P', name, &number.to_le_bytes()),
             StreamOrder::Remove(name) => put_named(to, b'R', name, b""),
             StreamOrder::Size(size) => number(b'S', &[size]),
             StreamOrder::Contents { offset, bytes } => {
@@ -240,6 +246,14 @@ impl<'b> StreamOrder<'b> {
             b'L' => {
                 let (name, path) = named(rest)?;
                 StreamOrder::Link { name, path }
+            }
+            b'A' | b'P' => {
+                let (name, rest) = named(rest)?;
+                let [number] = only(numbers(rest)?)?;
+                match kind {
+                    b'A' => StreamOrder::Aside { name, number },
+                    _ => StreamOrder::Back { name, number },
+                }
             }
             b'R' => StreamOrder::Remove(named(rest).and_then(alone)?),
             b'S' => StreamOrder::Size(only(numbers::<1>(rest)?)?[0]),
@@ -339,6 +353,8 @@ mod tests {
             StreamOrder::Take(b"f"),
             StreamOrder::Here,
             StreamOrder::Link { name: b"g", path: b"d/f" },
+            StreamOrder::Aside { name: b"f", number: 0 },
+            StreamOrder::Back { name: b"g", number: u64::MAX },
             StreamOrder::Remove(b"f"),
             StreamOrder::Size(u64::MAX),
             StreamOrder::Contents { offset: 4096, bytes: b"bytes" },
