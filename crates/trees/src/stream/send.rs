@@ -15,11 +15,13 @@
 
 use super::digest::digest;
 use super::facts::InodeFacts;
-use super::frame::{FrameWriter, StreamOrder};
+use super::frame::{DIGEST, FrameWriter, StreamOrder};
 use super::layout::{contents, differences};
 use super::pairs::{EntryPair, PairStep, PairWalk};
+use super::resume::{IDENTITY, ResumePoint};
 use crate::host::failed;
 use crate::moves::{MovedFile, Moves, PathNames};
+use sha2::{Digest, Sha256};
 use sluice_vfs::{Errno, FileType, InodeRef, Superblock};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -33,20 +35,72 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// `NotFound`: no such snapshot; one line with the path that met it.
-pub fn send(superblock: &Superblock, name: &[u8], since: Option<&[u8]>, out: impl Write) -> io::Result<()> {
+///
+/// A `resume` token is what [`receive`](super::receive()) says of a stream that was cut off, from the same two snapshots: only the rest is written then. Contents
+/// that have come whole are not read again.
+pub fn send(
+    superblock: &Superblock,
+    name: &[u8],
+    since: Option<&[u8]>,
+    resume: Option<&str>,
+    out: impl Write,
+) -> io::Result<()> {
     let top = snapshot(superblock, name)?;
     let base = since.map(|since| io::Result::Ok((since, snapshot(superblock, since)?))).transpose()?;
     let sum = base.as_ref().map(|(since, older)| io::Result::Ok((*since, digest(older)?))).transpose()?;
-    let base = base.map(|(_, older)| older);
-    let moves = base.as_ref().map_or(Ok(Moves::default()), |older| Moves::between(older, &top))?;
+    let older = base.as_ref().map(|(_, older)| older);
+    let moves = older.map_or(Ok(Moves::default()), |older| Moves::between(older, &top))?;
+    let end = digest(&top)?;
+    let identity = identity((name, &top, &end), sum.as_ref().zip(older));
+    let out = match resume {
+        None => FrameWriter::new(out)?,
+        Some(token) => FrameWriter::going_on(out, point(token, identity)?)?,
+    };
     let (at, several) = (PathNames::new(), Vec::new());
-    let mut sender = Sender { out: FrameWriter::new(out)?, at, several, base, moves };
+    let mut sender = Sender { out, at, several, base: older.cloned(), moves };
     sender.out.put(&StreamOrder::Begin { name, base: sum })?;
+    sender.out.put(&StreamOrder::Identity(identity))?;
     sender.put_aside()?;
     sender.walk(&top)?;
     sender.send_several()?;
-    sender.out.put(&StreamOrder::End(digest(&top)?))?;
+    sender.out.put(&StreamOrder::End(end))?;
     sender.out.flush()
+}
+
+/// The identity of the stream of this snapshot, with its digest, and of the older one.
+fn identity(
+    (name, top, sum): (&[u8], &InodeRef, &[u8; DIGEST]),
+    base: Option<(&(&[u8], [u8; DIGEST]), &InodeRef)>,
+) -> [u8; IDENTITY] {
+    // Another version may put orders in another way.
+    let mut hash = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION"));
+    let base = base.map(|((name, sum), top)| (*name, top, sum));
+    for (name, top, sum) in [(name, top, sum)].into_iter().chain(base) {
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name);
+        // A snapshot that was deleted and taken again is another one.
+        hash.update(top.ino().to_le_bytes());
+        hash.update(top.generation().to_le_bytes());
+        hash.update(sum);
+    }
+    let sum: [u8; DIGEST] = hash.finalize().into();
+    let mut identity = [0; IDENTITY];
+    identity.copy_from_slice(&sum[..IDENTITY]);
+    identity
+}
+
+/// Where the stream with this `identity` goes on, by a `token`.
+fn point(token: &str, identity: [u8; IDENTITY]) -> io::Result<ResumePoint> {
+    let point = ResumePoint::of_token(token).ok_or_else(|| {
+        let text = "no token of `sluice receive`: give the one that it printed";
+        io::Error::new(ErrorKind::InvalidInput, text)
+    })?;
+    if point.identity != identity {
+        let text =
+            "the token is of another stream: give the same snapshots as before, or send without --resume";
+        return Err(io::Error::new(ErrorKind::InvalidInput, text));
+    }
+    Ok(point)
 }
 
 /// The top of the snapshot `name`.
@@ -257,7 +311,7 @@ impl<W: Write> Sender<W> {
         let size = if facts.file_type == FileType::Regular { new.stat().size } else { 0 };
         if size > 0 {
             self.out.put(&StreamOrder::Size(size))?;
-            contents(new, &mut |order| self.out.put(order))?;
+            contents(new, &mut self.out)?;
         }
         Ok(())
     }
