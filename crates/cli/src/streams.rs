@@ -85,10 +85,11 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
     }
 }
 
-/// Writes a snapshot to standard output, or its changes since the snapshot `since` of the same mount.
-pub(crate) fn send(snapshot: &Path, since: Option<&OsStr>) -> Result<()> {
+/// Writes a snapshot to standard output, or its changes since the snapshot `since` of the same mount; of these the rest that `resume` says.
+pub(crate) fn send(snapshot: &Path, since: Option<&OsStr>, resume: Option<&str>) -> Result<()> {
     let (dir, name) = of_snapshot(snapshot)?;
-    let sent = control::send(Path::new(&dir), &name, since, &mut bytes_out("sluice send SNAPSHOT > FILE")?);
+    let out = &mut bytes_out("sluice send SNAPSHOT > FILE")?;
+    let sent = control::send(Path::new(&dir), &name, since, resume, out);
     sent.context(|| snapshot.display().to_string())?.ok_or_else(|| no_server(snapshot))
 }
 

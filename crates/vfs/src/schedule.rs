@@ -13,7 +13,7 @@
 //! A snapshot is durable before an older one goes for it. So after a crash there is at most one too many, which the next
 //! snapshot of that kind takes along, and a full disk deletes nothing that is to be kept.
 //!
-//! Nobody asks whether the tree has changed since the last snapshot: a count of changes would be a line that all calls write.
+//! No snapshot is taken if nothing has changed since the last one of that period ([`scheduled`](crate::scheduled)).
 //!
 //! *The thread* looks each minute whether a new period has begun, as the clock may be set, and at the names only then. It holds the file
 //! system while it takes snapshots, and no longer.

@@ -123,7 +123,7 @@ impl InodeRef {
     }
 
     /// Has caches above hand down what is newer with them of the files below this directory.
-    fn write_back_below(&self) -> Result<(), Errno> {
+    pub(crate) fn write_back_below(&self) -> Result<(), Errno> {
         if self.ino() == ROOT_INO {
             self.shared.notify_but(None, |observer| observer.write_back_all());
             return Ok(());

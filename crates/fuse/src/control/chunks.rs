@@ -113,7 +113,7 @@ pub(super) fn take_change(input: &mut impl Read) -> io::Result<Option<NameChange
         let Some((kind, file_type, [old_size, size], path)) = take_path(input)? else {
             return if from.is_none() { Ok(None) } else { Err(wrong()) };
         };
-        if kind == FROM.into() && from.is_none() {
+        if kind == u64::from(FROM) && from.is_none() {
             from = Some(path);
             continue;
         }
