@@ -52,7 +52,7 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
         ChangeKind::Modified => "modified",
         ChangeKind::Attributes => "attributes",
     };
-    let (path, from) = (String::from_utf8_lossy(path), from.as_deref().map(String::from_utf8_lossy));
+    let path = String::from_utf8_lossy(path);
     match form {
         ChangeForm::Names => [&change.path[..], &[0]].concat(),
         ChangeForm::Json => {
@@ -64,6 +64,7 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
                 FileType::Socket => "socket",
                 FileType::CharDevice | FileType::BlockDevice => "device",
             };
+            let from = from.as_deref().map(String::from_utf8_lossy);
             let fields = json!({
                 "change": kind, "path": path, "type": file_type, "old_size": old_size, "size": size, "from": from
             });
@@ -78,9 +79,7 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
             let escape =
                 |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
             let path: String = path.chars().map(escape).collect();
-            let from: String = from.iter().flat_map(|from| from.chars()).map(escape).collect();
-            let from = if from.is_empty() { from } else { format!("\tfrom {from}") };
-            format!("{kind}\t{sizes}\t{path}{from}\n").into_bytes()
+            format!("{kind}\t{sizes}\t{path}\n").into_bytes()
         }
     }
 }

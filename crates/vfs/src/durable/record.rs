@@ -324,3 +324,24 @@ pub(super) fn decode_common(value: &[u8]) -> Option<(u64, Option<Totals>)> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Superblock;
+
+    #[test]
+    fn a_record_without_an_origin_is_as_earlier_versions_wrote_it_and_one_with_it_is_longer() {
+        let superblock = Superblock::new(crate::Options::default());
+        let record = InodeRecord { tail: &[7; 16], ..InodeRecord::of(superblock.root()) };
+        let plain = record.encode();
+        assert_eq!((plain[0], plain.len(), &plain[HEAD..]), (FORM, HEAD + 16, &[7; 16][..]));
+        assert_eq!(InodeRecord::decode_head(&plain).map(|record| record.origin), Some(0));
+        let copy = InodeRecord { origin: 1 << 40, ..record }.encode();
+        assert_eq!((copy[0], &copy[1..HEAD], copy.len()), (WITH_ORIGIN, &plain[1..HEAD], HEAD + 24));
+        let decoded = InodeRecord::decode_head(&copy).map(|record| (record.origin, record.tail));
+        assert_eq!(decoded, Some((1 << 40, &[7; 16][..])));
+        let cut = InodeRecord::decode_head(&copy[..HEAD + 7]);
+        assert!(cut.is_none() && InodeRecord::decode_head(&[&[3], &plain[1..]].concat()).is_none());
+    }
+}
