@@ -9,18 +9,18 @@ use sluice_vfs::{Cred, Fd, FileType, Fs, InodeFlags, OpenFlags, Options, RenameF
 use std::io::{self, ErrorKind, Write};
 
 /// A file system over a store in memory.
-fn over_store() -> Fs {
+pub(super) fn over_store() -> Fs {
     let store = Store::in_memory(Options::default().store.background(false)).expect("memory");
     Fs::create_in(store, Options::default()).expect("an empty store")
 }
 
-fn stream(from: &Superblock, name: &str, since: Option<&str>) -> Vec<u8> {
+pub(super) fn stream(from: &Superblock, name: &str, since: Option<&str>) -> Vec<u8> {
     let mut stream = Vec::new();
     send(from, name.as_bytes(), since.map(str::as_bytes), None, &mut stream).expect("it is there");
     stream
 }
 
-fn take(fs: &Fs, name: &str) {
+pub(super) fn take(fs: &Fs, name: &str) {
     fs.superblock().take_snapshot(name.as_bytes()).expect("room");
 }
 
@@ -30,7 +30,7 @@ fn names(fs: &Fs) -> Vec<String> {
 }
 
 /// Checks that `stream` is refused, with one line, and that `fs` has the snapshots that it had.
-fn is_refused(fs: &Fs, stream: &[u8]) -> String {
+pub(super) fn is_refused(fs: &Fs, stream: &[u8]) -> String {
     // The directory of the snapshots stays.
     drop(fs.superblock().begin_snapshot(None));
     let (before, inodes) = (names(fs), live(fs));
@@ -45,7 +45,7 @@ fn is_refused(fs: &Fs, stream: &[u8]) -> String {
 }
 
 /// How many inodes there are.
-fn live(fs: &Fs) -> u64 {
+pub(super) fn live(fs: &Fs) -> u64 {
     fs.settle();
     fs.superblock().live_inodes()
 }
@@ -125,157 +125,6 @@ fn a_stream_that_is_cut_anywhere_is_refused_and_can_be_received_again() {
     cut(&to, &changes, &mut random);
     receive(to.superblock(), &*changes).expect("it is whole");
     assert_eq!(names(&to), ["one", "two"]);
-}
-
-/// Receives a part of a stream, and returns the token of the rest.
-fn receives_a_part(fs: &Fs, part: &[u8]) -> String {
-    let line = receive(fs.superblock(), part).expect_err("it is a part").to_string();
-    let (_, token) = line.split_once("send --resume ").unwrap_or_else(|| panic!("{line}"));
-    token.strip_suffix('`').expect("it is quoted").to_owned()
-}
-
-fn rest(from: &Fs, (name, since): (&str, Option<&str>), token: &str) -> Vec<u8> {
-    let mut rest = Vec::new();
-    let since = since.map(str::as_bytes);
-    send(from.superblock(), name.as_bytes(), since, Some(token), &mut rest).expect("it is there");
-    rest
-}
-
-/// A file system with two snapshots: of many files, and of what became of them, moves among it.
-fn two_large_snapshots() -> Fs {
-    let from = over_store();
-    large_files(&from);
-    let mut tree = RandomTree::new(&from, 11);
-    tree.change(300);
-    take(&from, "one");
-    tree.rename(40);
-    tree.change(100);
-    from.rename("/dir", "/moved").or_else(|_| from.rename("/other", "/moved")).expect("one is there");
-    take(&from, "two");
-    from
-}
-
-#[test]
-fn a_stream_that_was_cut_goes_on_where_it_was_cut() {
-    let from = two_large_snapshots();
-    for (name, since) in [("one", None), ("two", Some("one"))] {
-        let whole = stream(from.superblock(), name, since);
-        for part in 1..20 {
-            let to = over_store();
-            if let Some(since) = since {
-                receive(to.superblock(), &*stream(from.superblock(), since, None)).expect("it is whole");
-            }
-            let token = receives_a_part(&to, &whole[..whole.len() * part / 20]);
-            let missing = rest(&from, (name, since), &token);
-            assert!(missing.len() <= whole.len() * (20 - part) / 20 + (1 << 18) + 1000, "{part}");
-            assert!(whole.ends_with(&missing[12 + 8 + 29..]), "{name}, {part}: the same bytes follow");
-            receive(to.superblock(), &*missing).expect("it goes on");
-            let [sent, there] = [&from, &to].map(|fs| of_snapshot(fs.superblock(), name));
-            assert!(sent == there, "{name}, {part}");
-            to.settle();
-            assert!(to.check().is_clean(), "{}", to.check());
-            assert!(is_refused(&to, &missing).contains("no part of a stream"), "it goes on once");
-        }
-    }
-}
-
-#[test]
-fn a_stream_may_be_cut_many_times() {
-    let (from, to) = (two_large_snapshots(), over_store());
-    receive(to.superblock(), &*stream(from.superblock(), "one", None)).expect("it is whole");
-    let names = ("two", Some("one"));
-    let whole = stream(from.superblock(), "two", Some("one"));
-    let mut random = Random::new(12);
-    let mut missing = whole.clone();
-    let (mut cuts, mut tokens) = (0, Vec::new());
-    while missing.len() > 4000 && cuts < 200 {
-        // Some cuts are in the head, or in the first frame.
-        let at = random.pick(&[12, 13, 60, missing.len() / 2, missing.len() - 1]);
-        let line = receive(to.superblock(), &missing[..at]).expect_err("it is a part").to_string();
-        let Some((_, token)) = line.split_once("send --resume ") else {
-            assert!(at < 60 + whole.len() / 100, "{line}");
-            continue;
-        };
-        missing = rest(&from, names, token.trim_end_matches('`'));
-        tokens.push(token.to_owned());
-        cuts += 1;
-    }
-    assert!(tokens.windows(2).any(|tokens| tokens[0] != tokens[1]), "{tokens:?}");
-    receive(to.superblock(), &*missing).expect("it goes on");
-    assert!(of_snapshot(from.superblock(), "two") == of_snapshot(to.superblock(), "two"));
-}
-
-#[test]
-fn a_rest_that_is_not_the_rest_is_refused_and_the_part_stays() {
-    let from = two_large_snapshots();
-    let (whole, to) = (stream(from.superblock(), "one", None), over_store());
-    let first = receives_a_part(&to, &whole[..whole.len() / 4]);
-    let second = receives_a_part(&to, &rest(&from, ("one", None), &first)[..whole.len() / 4]);
-    assert_ne!(first, second);
-    // The empty stream has the token again.
-    assert_eq!(receives_a_part(&to, b""), second);
-    // The part that has come comes once more.
-    assert_eq!(receives_a_part_elsewhere(&to, &rest(&from, ("one", None), &first)), second);
-    let missing = rest(&from, ("one", None), &second);
-    // Flipped: the frames before stay.
-    let mut flipped = missing.clone();
-    let at = missing.len() - 1000;
-    flipped[at] ^= 4;
-    let third = receives_a_part(&to, &flipped);
-    assert_ne!(second, third);
-    // Frames that come twice.
-    let last = rest(&from, ("one", None), &third);
-    let frame = 12 + 8 + 29;
-    let len = u32::from_le_bytes(last[frame..frame + 4].try_into().expect("four bytes")) as usize;
-    let twice = [&last[..frame + 8 + len], &last[frame..]].concat();
-    let fourth = receives_a_part(&to, &twice);
-    receive(to.superblock(), &*rest(&from, ("one", None), &fourth)).expect("it goes on");
-    assert!(of_snapshot(from.superblock(), "one") == of_snapshot(to.superblock(), "one"));
-    // Tokens of others.
-    for (token, text) in [("", "no token"), ("x", "no token"), (&*first, "another stream")] {
-        let sent = send(from.superblock(), b"two", Some(b"one"), Some(token), io::sink());
-        let line = sent.expect_err("it is not its token").to_string();
-        assert!(line.contains(text), "{line}");
-    }
-    // One that was deleted and taken again.
-    from.superblock().drop_snapshot(b"one").expect("it is there");
-    take(&from, "one");
-    let sent = send(from.superblock(), b"one", None, Some(&first), io::sink());
-    assert!(sent.expect_err("another").to_string().contains("another stream"));
-}
-
-/// As [`receives_a_part`], of a rest that begins elsewhere.
-fn receives_a_part_elsewhere(fs: &Fs, rest: &[u8]) -> String {
-    let line = receive(fs.superblock(), rest).expect_err("it begins elsewhere").to_string();
-    let (_, token) =
-        line.split_once("elsewhere: send it with `--resume ").unwrap_or_else(|| panic!("{line}"));
-    token.trim_end_matches('`').to_owned()
-}
-
-#[test]
-fn another_stream_takes_the_place_of_a_part() {
-    let (from, to) = (two_large_snapshots(), over_store());
-    receive(to.superblock(), &*stream(from.superblock(), "one", None)).expect("it is whole");
-    let inodes = live(&to);
-    let changes = stream(from.superblock(), "two", Some("one"));
-    receives_a_part(&to, &changes[..changes.len() / 2]);
-    assert!(live(&to) > inodes, "the part is there");
-    let other = Fs::new();
-    other.write("/a", "other").expect("room");
-    take(&other, "other");
-    receive(to.superblock(), &*stream(other.superblock(), "other", None)).expect("it is whole");
-    to.superblock().drop_snapshot(b"other").expect("it is there");
-    assert_eq!(live(&to), inodes, "the part is gone");
-    // A snapshot that comes to be there meanwhile is not lost, nor is the part.
-    receives_a_part(&to, &changes[..changes.len() / 2]);
-    take(&to, "two");
-    let token = receives_a_part(&to, b"");
-    let missing = rest(&from, ("two", Some("one")), &token);
-    let line = receive(to.superblock(), &*missing).expect_err("it is there").to_string();
-    assert!(line.contains("there already"), "{line}");
-    to.superblock().drop_snapshot(b"two").expect("it is there");
-    receive(to.superblock(), &*missing).expect("it goes on");
-    assert!(of_snapshot(from.superblock(), "two") == of_snapshot(to.superblock(), "two"));
 }
 
 #[test]
@@ -524,120 +373,4 @@ fn files_that_may_not_be_changed_arrive_and_change() {
         receive(to.superblock(), &*stream(fs.superblock(), name, since)).expect("it is whole");
         assert!(of_snapshot(fs.superblock(), name) == of_snapshot(to.superblock(), name), "{name}");
     }
-}
-
-/// Takes `one`, lets `change` change the tree, takes `two`; sends both to a store, and from there on to a third file system. Returns the bytes
-/// of the two streams of changes.
-fn sends_on(make: impl Fn(&Fs), change: impl Fn(&Fs)) -> [usize; 2] {
-    let (from, middle, last) = (over_store(), over_store(), Fs::new());
-    make(&from);
-    take(&from, "one");
-    change(&from);
-    take(&from, "two");
-    let mut bytes = [0; 2];
-    for (at, (sender, receiver)) in [(&from, &middle), (&middle, &last)].into_iter().enumerate() {
-        receive(receiver.superblock(), &*stream(sender.superblock(), "one", None)).expect("it is whole");
-        let changes = stream(sender.superblock(), "two", Some("one"));
-        bytes[at] = changes.len();
-        receive(receiver.superblock(), &*changes).expect("it fits");
-        let [sent, there] = [&from, receiver].map(|fs| of_snapshot(fs.superblock(), "two"));
-        assert!(sent == there, "from {at} on");
-        receiver.settle();
-        assert!(receiver.check().is_clean(), "{}", receiver.check());
-    }
-    bytes
-}
-
-/// A tree with large files: a renamed one that was sent whole would show.
-fn large_files(fs: &Fs) {
-    fs.create_dir_all("/dir/below").expect("room");
-    fs.create_dir("/other").expect("room");
-    for (number, name) in ["/a", "/b", "/c", "/dir/d", "/dir/below/e", "/other/f"].into_iter().enumerate() {
-        fs.write(name, vec![number as u8 + 1; 1 << 20]).expect("room");
-    }
-}
-
-#[test]
-fn a_renamed_file_of_100_megabytes_is_sent_as_a_name() {
-    let big = |fs: &Fs| fs.write("/big", vec![7; 100 << 20]).expect("room");
-    let bytes = sends_on(big, |fs| fs.rename("/big", "/renamed").expect("it is there"));
-    assert!(bytes.iter().all(|bytes| *bytes < 1000), "{bytes:?}");
-}
-
-#[test]
-fn whatever_changes_places_is_sent_as_names() {
-    let exchange = |fs: &Fs, one: &str, other: &str| {
-        let process = fs.process(Cred::root());
-        process.renameat2(Fd::CWD, one, Fd::CWD, other, RenameFlags::EXCHANGE).expect("both are there");
-    };
-    let rename = |fs: &Fs, from: &str, to: &str| fs.rename(from, to).expect("it is there");
-    let changes: [(&str, &dyn Fn(&Fs)); 14] = [
-        ("to another directory", &|fs| rename(fs, "/a", "/dir/below/a")),
-        ("two names", &|fs| exchange(fs, "/a", "/b")),
-        ("over another", &|fs| rename(fs, "/a", "/b")),
-        ("a chain", &|fs| {
-            for (from, to) in [("/c", "/d"), ("/b", "/c"), ("/a", "/b")] {
-                rename(fs, from, to);
-            }
-        }),
-        ("a ring", &|fs| {
-            for (from, to) in [("/c", "/x"), ("/b", "/c"), ("/a", "/b"), ("/x", "/a")] {
-                rename(fs, from, to);
-            }
-        }),
-        ("a directory", &|fs| rename(fs, "/dir", "/renamed")),
-        ("a directory and a file in it", &|fs| {
-            rename(fs, "/dir/below/e", "/dir/below/g");
-            rename(fs, "/dir", "/renamed");
-        }),
-        ("two directories", &|fs| exchange(fs, "/dir", "/other")),
-        ("a directory and a file", &|fs| exchange(fs, "/dir", "/a")),
-        ("a directory comes to stand above the one that it was in", &|fs| {
-            rename(fs, "/dir/below", "/below");
-            rename(fs, "/dir", "/below/dir");
-        }),
-        ("out of a directory that is gone", &|fs| {
-            rename(fs, "/dir/below/e", "/e");
-            fs.remove_dir_all("/dir").expect("it is there");
-        }),
-        ("into a new directory of the old name", &|fs| {
-            rename(fs, "/dir", "/old");
-            fs.create_dir("/dir").expect("room");
-            rename(fs, "/old/d", "/dir/d");
-        }),
-        ("a file of two names loses both", &|fs| {
-            rename(fs, "/linked", "/dir/one");
-            rename(fs, "/dir/linked", "/two");
-        }),
-        ("a file of two names becomes one of one, and another one of two", &|fs| {
-            fs.remove_file("/linked").expect("it is there");
-            rename(fs, "/dir/linked", "/single");
-            rename(fs, "/a", "/linked");
-            fs.hard_link("/linked", "/dir/linked").expect("room");
-        }),
-    ];
-    for (what, change) in changes {
-        let make = |fs: &Fs| {
-            large_files(fs);
-            fs.write("/linked", vec![9; 1 << 20]).expect("room");
-            fs.hard_link("/linked", "/dir/linked").expect("room");
-        };
-        let bytes = sends_on(make, change);
-        assert!(bytes.iter().all(|bytes| *bytes < 20_000), "{what}: {bytes:?}");
-    }
-}
-
-#[test]
-fn a_restored_file_is_the_same_file() {
-    let bytes = sends_on(large_files, |fs| {
-        fs.remove_file("/a").expect("it is there");
-        fs.write("/b", "other").expect("room");
-        fs.superblock().restore_snapshot(b"one", b"").expect("it is there");
-        fs.rename("/a", "/c").expect("it is there");
-        fs.rename("/b", "/a").expect("it is there");
-        // A second one of the same origin.
-        fs.superblock().restore_snapshot(b"one", b"b").expect("it is there");
-    });
-    // The one of which there are two has no counterpart.
-    assert!(bytes.iter().all(|bytes| *bytes < (1 << 20) + 20_000), "{bytes:?}");
 }
