@@ -42,7 +42,7 @@ use crate::dir::NamedInodes;
 use crate::durable::copy_contents;
 use crate::lock_class::{MOMENT_CHANGING, MOMENT_KEPT, MOMENT_NAMES, MOMENT_TURN, SCHEDULE};
 use crate::ops::Obstacle;
-use crate::scheduled::Unchanged;
+use crate::schedule::Unchanged;
 use crate::superblock::{Shared, SharedRef};
 use crate::watch::hook;
 use crate::{Errno, Inode, InodeRef};

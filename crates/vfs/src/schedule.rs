@@ -22,7 +22,7 @@ use crate::lock_class::SCHEDULE;
 use crate::{Errno, Timestamp, UtcTime};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, thread};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MINUTE: i64 = 60;
 const DAY: i64 = 24 * 60 * MINUTE;
@@ -141,6 +141,14 @@ impl SnapshotSchedule {
     fn due(&self, now: Timestamp) -> Vec<Vec<u8>> {
         self.keep.keys().map(|period| period.name_at(now)).collect()
     }
+}
+
+/// Of which periods the last snapshot is as the tree is.
+#[derive(Default)]
+pub(crate) struct Unchanged {
+    pub(crate) periods: BTreeSet<SnapshotPeriod>,
+    /// The thread that does what the schedule says, and the period for which it takes a snapshot.
+    pub(crate) at_work: Option<(thread::ThreadId, Option<SnapshotPeriod>)>,
 }
 
 /// The thread that takes the snapshots of one file system. It ends some time after this is dropped.

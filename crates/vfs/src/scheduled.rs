@@ -10,15 +10,6 @@ use crate::superblock::Shared;
 use crate::watch::hook;
 use crate::{Errno, SnapshotPeriod, SnapshotSchedule, Superblock, Timestamp};
 use sluice_sync::{Arc, thread};
-use std::collections::BTreeSet;
-
-/// Of which periods the last snapshot is as the tree is.
-#[derive(Default)]
-pub(crate) struct Unchanged {
-    periods: BTreeSet<SnapshotPeriod>,
-    /// The thread that does what the schedule says, and the period for which it takes a snapshot.
-    at_work: Option<(thread::ThreadId, Option<SnapshotPeriod>)>,
-}
 
 impl Shared {
     /// A change begins.

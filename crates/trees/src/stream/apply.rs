@@ -1,8 +1,8 @@
 //! Apply: the orders of a stream, done to a tree that nobody else sees.
 
+use super::arrived::Arrived;
 use super::facts::InodeTimes;
 use super::frame::StreamOrder;
-use super::resume::Arrived;
 use crate::moves::PathNames;
 use sluice_vfs::{
     Cred, Errno, FallocateMode, FileType, InodeFlags, InodeRef, NewInode, NewKind, NewSnapshot, SetAttr,

@@ -26,6 +26,7 @@
 //! `docs/format.md` has the bytes.
 
 mod apply;
+mod arrived;
 mod digest;
 pub(crate) mod facts;
 mod frame;

@@ -1,9 +1,10 @@
 //! Receive: a snapshot, made of a stream.
 
 use super::apply::ReceivedTree;
+use super::arrived::Arrived;
 use super::digest::digest;
 use super::frame::{DIGEST, FrameReader, StreamOrder, wrong};
-use super::resume::{Arrived, ResumePoint};
+use super::resume::ResumePoint;
 use super::send::shown;
 use sluice_vfs::{Errno, NewSnapshot, Superblock};
 use std::io::{self, ErrorKind, Read};
