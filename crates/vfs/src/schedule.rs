@@ -147,8 +147,28 @@ impl SnapshotSchedule {
 #[derive(Default)]
 pub(crate) struct Unchanged {
     pub(crate) periods: BTreeSet<SnapshotPeriod>,
-    /// The thread that does what the schedule says, and the period for which it takes a snapshot.
-    pub(crate) at_work: Option<(thread::ThreadId, Option<SnapshotPeriod>)>,
+    /// The threads that do what the schedule says, each with the period for which it takes a snapshot.
+    pub(crate) at_work: Vec<(thread::ThreadId, Option<SnapshotPeriod>)>,
+}
+
+impl Unchanged {
+    /// For which period this thread takes a snapshot, if it is at work.
+    pub(crate) fn of_this_thread(&self) -> Option<Option<SnapshotPeriod>> {
+        let me = thread::current().id();
+        self.at_work.iter().find(|(thread, _)| *thread == me).map(|(_, period)| *period)
+    }
+
+    /// This thread is at work, and takes a snapshot for `period`.
+    pub(crate) fn begin(&mut self, period: Option<SnapshotPeriod>) {
+        self.end();
+        self.at_work.push((thread::current().id(), period));
+    }
+
+    /// This thread is no longer at work.
+    pub(crate) fn end(&mut self) {
+        let me = thread::current().id();
+        self.at_work.retain(|(thread, _)| *thread != me);
+    }
 }
 
 /// The thread that takes the snapshots of one file system. It ends some time after this is dropped.

@@ -9,14 +9,14 @@
 use crate::superblock::Shared;
 use crate::watch::hook;
 use crate::{Errno, SnapshotPeriod, SnapshotSchedule, Superblock, Timestamp};
-use sluice_sync::{Arc, thread};
+use sluice_sync::Arc;
 
 impl Shared {
     /// A change begins.
     #[cold]
     pub(crate) fn note_change(&self) {
         let mut unchanged = self.moments.unchanged.lock();
-        if unchanged.at_work.is_none_or(|(worker, _)| worker != thread::current().id()) {
+        if unchanged.of_this_thread().is_none() {
             unchanged.periods.clear();
             self.set_hook(hook::UNCHANGED, false);
         }
@@ -25,9 +25,7 @@ impl Shared {
     /// It is the moment of a snapshot, and no change is under way.
     pub(crate) fn note_snapshot(&self) {
         let mut unchanged = self.moments.unchanged.lock();
-        if let Some((worker, Some(period))) = unchanged.at_work
-            && worker == thread::current().id()
-        {
+        if let Some(Some(period)) = unchanged.of_this_thread() {
             unchanged.periods.insert(period);
             self.set_hook(hook::UNCHANGED, true);
         }
@@ -47,9 +45,9 @@ impl Superblock {
             // An error shows when the directory is copied.
             let _ = self.root().write_back_below();
         }
-        shared.moments.unchanged.lock().at_work = Some((thread::current().id(), None));
+        shared.moments.unchanged.lock().begin(None);
         let kept = self.keep_each(schedule, now);
-        shared.moments.unchanged.lock().at_work = None;
+        shared.moments.unchanged.lock().end();
         kept
     }
 
@@ -82,10 +80,9 @@ impl Superblock {
     /// Takes the snapshot `name` of `period`.
     fn keep_for(&self, period: SnapshotPeriod, name: &[u8]) -> Result<(), Errno> {
         let unchanged = &self.root().shared.moments.unchanged;
-        let begin = |period| unchanged.lock().at_work = Some((thread::current().id(), period));
-        begin(Some(period));
+        unchanged.lock().begin(Some(period));
         let kept = self.keep_as_snapshot(self.root(), name);
-        begin(None);
+        unchanged.lock().begin(None);
         if kept.is_err() {
             unchanged.lock().periods.remove(&period);
         }
