@@ -263,6 +263,9 @@ pub(crate) enum Command {
         /// Only what changed since this snapshot of the same mount
         #[arg(long, value_name = "OLDER")]
         since: Option<OsString>,
+        /// Only what is missing: the token of a `sluice receive` that failed
+        #[arg(long, value_name = "TOKEN")]
+        resume: Option<String>,
         /// The snapshot: DIR/.snapshots/NAME
         snapshot: PathBuf,
     },
@@ -464,15 +467,15 @@ Examples:
   sluice diff --json ~/scratch/.snapshots/monday";
 
 const SEND_EXAMPLES: &str = "\
-With --since, the receiver must have the older snapshot, as it is here.
+With --since, the receiver must have the older snapshot, as it is here. With --resume, give SNAPSHOT and --since as before.
 
 Examples:
   sluice send ~/scratch/.snapshots/monday | ssh two sluice receive backup
   sluice send --since monday ~/scratch/.snapshots/tuesday | sluice receive s3://BUCKET/backup";
 
 const RECEIVE_EXAMPLES: &str = "\
-The snapshot gets the name that was sent. It is there when the whole stream has come, and durable when the command returns; a
-stream that is cut off, damaged, or goes on from another snapshot changes nothing, and may be sent again.
+The snapshot gets the name that was sent. It is there when the whole stream has come, and durable when the command returns. Of a stream that is
+cut off or damaged the part before stays until another comes; the error has the token for `sluice send --resume` (again: `receive STORE < /dev/null`).
 
 Examples:
   sluice mkfs ~/backup; sluice receive ~/backup < monday.stream

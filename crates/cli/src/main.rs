@@ -162,7 +162,9 @@ fn perform(command: Command) -> Result<u8> {
             };
             streams::diff(&old, new.as_deref(), &form)?;
         }
-        Command::Send { since, snapshot } => streams::send(&snapshot, since.as_deref())?,
+        Command::Send { since, resume, snapshot } => {
+            streams::send(&snapshot, since.as_deref(), resume.as_deref())?;
+        }
         Command::Receive { key, store } => streams::receive(&store, &key)?,
         Command::Export { snapshot } => streams::export(&snapshot)?,
         Command::Fault(args) => fault::fault(&args)?,

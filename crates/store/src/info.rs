@@ -3,7 +3,7 @@
 use crate::disk::{Disk, OverlayDisk};
 use crate::encryption::KEY_ID;
 use crate::engine::{Engine, RedbEngine, Visit};
-use crate::format::{BLOCK, LOG, Super, TREE};
+use crate::format::{BLOCK, LOG, Super, TREE, VERSION};
 use crate::log::Log;
 use crate::mutant::Planted;
 use crate::open::{LOG_MIN, random_uuid, read_any_super, read_super};
@@ -58,8 +58,8 @@ impl Info {
         let log_size = options.log_size.max(LOG_MIN);
         let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
         let (is_volatile, is_compressed) = (false, options.compress);
-        let made = Super { version: 0, uuid, log_size, segment_size, is_volatile, key_id, is_compressed };
-        Ok(Info::of(Super { version: made.version_now(), ..made }))
+        let (version, key_id) = (VERSION, None);
+        Ok(Info::of(Super { version, uuid, log_size, segment_size, is_volatile, key_id, is_compressed }))
     }
 
     /// As `super` says it.

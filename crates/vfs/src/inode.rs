@@ -70,7 +70,9 @@ pub struct Inode {
     pub(crate) attr: SeqLock<Attr, 2>,
     /// The names of what is no directory. *Protected by itself.*
     pub(crate) links: Links,
-    _who_links: Gap<8>,
+    /// Of which inode it is a copy, as a number: of a file in a snapshot, or of one that came back from there; 0 of others. *Immutable; beside
+    /// its use it keeps the links apart from the size.*
+    origin: u64,
     /// Contents of a regular file. *Protected by their own locks.*
     pub(crate) data: FileData,
 }
@@ -228,6 +230,8 @@ pub(crate) struct InodeInit {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
+    /// The inode of which it is a copy; 0: of none.
+    pub(crate) origin: u64,
     /// The time of the inode's creation, and the initial value of its other times.
     pub(crate) born: Timestamp,
 }
@@ -302,7 +306,7 @@ impl Inode {
             kept: AtomicU32::new(0),
             attr: SeqLock::with_class(&INODE_ATTR, attr),
             links: Links::new(init.nlink),
-            _who_links: Gap::new(),
+            origin: init.origin,
             data: FileData::new(),
         });
         name_fields!(inode, Inode { ino, shared, body, extra, times, born, attr, links, data });
@@ -340,6 +344,20 @@ impl Inode {
     /// The inode number: unique in the file system, never used again.
     pub fn ino(&self) -> u64 {
         self.ino
+    }
+
+    /// The number of the inode that this one was before it was copied to a snapshot, or came back from one; else its own number. So two
+    /// snapshots have the same number for the same file. `None` in a snapshot of an earlier version: nobody knows.
+    pub fn origin(&self) -> Option<u64> {
+        match self.origin {
+            0 => (!self.is_read_only()).then_some(self.ino),
+            origin => Some(origin),
+        }
+    }
+
+    /// As [`origin`](Self::origin), as the store has it.
+    pub(crate) fn origin_if_other(&self) -> u64 {
+        self.origin
     }
 
     /// Distinguishes, in a file handle, this inode from inodes of other file systems and from an earlier inode of the

@@ -11,7 +11,7 @@
 
 use crate::durable::{HiddenTree, Section};
 use crate::inode::flag;
-use crate::moment::CopyTarget;
+use crate::moment::{CopyKind, CopyTarget};
 use crate::ops::rename::with_names;
 use crate::ops::{Obstacle, ToldAhead};
 use crate::{Cred, Errno, InodeRef, Superblock};
@@ -59,7 +59,7 @@ impl InodeRef {
     /// Has this directory, or the name `only` in it, be as in `from`, a directory of the snapshot `top`.
     fn restore(&self, top: &InodeRef, from: &InodeRef, only: Option<&[u8]>) -> Result<(), Errno> {
         let cred = Cred::root();
-        let target = CopyTarget { shared: self.shared.clone(), is_read_only: false };
+        let target = CopyTarget { shared: self.shared.clone(), kind: CopyKind::Return };
         let (moment, is_there) = self.shared.begin_moment(&target, || !top.has(flag::LOST));
         if !is_there {
             return Err(Errno::ENOENT);

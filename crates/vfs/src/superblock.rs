@@ -375,7 +375,7 @@ impl Shared {
         let options = &this.options;
         let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
         let born = Timestamp::now();
-        let root = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2, born };
+        let root = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2, origin: 0, born };
         Inode::allocate(this, ROOT_INO, root, Body::new_directory(None))
     }
 

@@ -351,7 +351,8 @@ impl Durable {
         };
         let nlink = if file_type == FileType::Directory { 2 } else { record.nlink };
         let (mode, uid, gid) = (record.mode & S_IALLUGO, record.uid, record.gid);
-        let init = InodeInit { file_type, mode, uid, gid, nlink, born: record.born };
+        let InodeRecord { origin, born, .. } = record;
+        let init = InodeInit { file_type, mode, uid, gid, nlink, origin, born };
         let inode = Inode::allocate(shared, ino, init, body);
         inode.times.set(Some(record.atime), Some(record.mtime));
         if let Some(stored) = inode.stored() {

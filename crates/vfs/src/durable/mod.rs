@@ -456,6 +456,10 @@ impl Shared {
             Some(durable) => (Some((durable, durable.begin(bytes as u64)?)), None),
             None => (None, Some(self.moments.hold())),
         };
+        // Behind the begin: a change that begins after the moment of a snapshot sees the hook.
+        if self.has_hook(hook::UNCHANGED) {
+            self.note_change();
+        }
         Ok(Section::new(stored, recording, changing))
     }
 

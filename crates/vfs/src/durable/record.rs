@@ -4,6 +4,8 @@
 //!   inode  0      1       2..4   4      8     12    16      20     28     36     44      52      60      68     76
 //!          | form | xattrs| flags| mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | tail ...
 //!                                                                 or the holder, of what is no device, fifo or socket
+//!                                                                 76       84
+//!   form 2, of what is a copy, has before the tail                | origin | tail ...
 //!   tail   of a symbolic link: its target
 //!   tail   0       8       16      24               of a regular file: its unwritten pages, in ranges
 //!          | first | pages | first | pages ...
@@ -27,6 +29,8 @@ use std::ops::Range;
 
 /// The form of these values, and the newest that is read.
 const FORM: u8 = 1;
+/// The form of an inode that is a copy of another one.
+const WITH_ORIGIN: u8 = 2;
 /// The form of the common record with sums.
 const WITH_SUMS: u8 = 3;
 /// The one before, without unwritten pages: there were none.
@@ -64,6 +68,8 @@ pub(super) struct InodeRecord<'r> {
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
     pub(super) born: Timestamp,
+    /// Of which inode it is a copy; 0: of none, or nobody knows.
+    pub(super) origin: u64,
     /// The target of a symbolic link, or the [unwritten](Self::unwritten) pages of a regular file.
     pub(super) tail: &'r [u8],
 }
@@ -97,6 +103,7 @@ impl<'r> InodeRecord<'r> {
             mtime: inode.times.mtime(),
             ctime: inode.times.ctime(),
             born: inode.born(),
+            origin: inode.origin_if_other(),
             tail,
         }
     }
@@ -128,11 +135,12 @@ impl<'r> InodeRecord<'r> {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD + self.tail.len());
+        let mut bytes = Vec::with_capacity(HEAD + 8 + self.tail.len());
         // There are no others than these.
         let read_only = if self.is_read_only { READ_ONLY } else { 0 };
         let [low, high, ..] = (self.flags.bits() | read_only).to_le_bytes();
-        bytes.extend_from_slice(&[FORM, u8::from(self.has_xattrs), low, high]);
+        let form = if self.origin == 0 { FORM } else { WITH_ORIGIN };
+        bytes.extend_from_slice(&[form, u8::from(self.has_xattrs), low, high]);
         for word in [self.mode, self.uid, self.gid, self.nlink] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -140,6 +148,9 @@ impl<'r> InodeRecord<'r> {
         let place = self.holder.unwrap_or(self.rdev);
         for word in [self.size, self.pages, place].into_iter().chain(times) {
             bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        if self.origin != 0 {
+            bytes.extend_from_slice(&self.origin.to_le_bytes());
         }
         bytes.extend_from_slice(self.tail);
         bytes
@@ -152,14 +163,21 @@ impl<'r> InodeRecord<'r> {
 
     /// As [`decode`](Self::decode), whatever the tail of a regular file is.
     pub(super) fn decode_head(bytes: &'r [u8]) -> Option<InodeRecord<'r>> {
-        let (head, tail) = bytes.split_first_chunk::<HEAD>()?;
+        let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+        let (origin, tail) = match head[0] {
+            FORM => (0, rest),
+            WITH_ORIGIN => {
+                rest.split_first_chunk().map(|(origin, tail)| (u64::from_le_bytes(*origin), tail))?
+            }
+            _ => return None,
+        };
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let time = |at: usize| Timestamp::unpack(long(at));
         let mode = word(4);
         let file_type = FileType::from_mode(mode)?;
         let is_held = matches!(file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
-        let record = InodeRecord {
+        Some(InodeRecord {
             has_xattrs: head[1] != 0,
             flags: InodeFlags::from_bits_truncate(word(0) >> 16),
             is_read_only: word(0) >> 16 & READ_ONLY != 0,
@@ -175,9 +193,9 @@ impl<'r> InodeRecord<'r> {
             mtime: time(52),
             ctime: time(60),
             born: time(68),
+            origin,
             tail,
-        };
-        (head[0] == FORM).then_some(record)
+        })
     }
 }
 
@@ -304,5 +322,26 @@ pub(super) fn decode_common(value: &[u8]) -> Option<(u64, Option<Totals>)> {
             Some((numbers, Some(Totals { inodes, bytes, unwritten })))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Superblock;
+
+    #[test]
+    fn a_record_without_an_origin_is_as_earlier_versions_wrote_it_and_one_with_it_is_longer() {
+        let superblock = Superblock::new(crate::Options::default());
+        let record = InodeRecord { tail: &[7; 16], ..InodeRecord::of(superblock.root()) };
+        let plain = record.encode();
+        assert_eq!((plain[0], plain.len(), &plain[HEAD..]), (FORM, HEAD + 16, &[7; 16][..]));
+        assert_eq!(InodeRecord::decode_head(&plain).map(|record| record.origin), Some(0));
+        let copy = InodeRecord { origin: 1 << 40, ..record }.encode();
+        assert_eq!((copy[0], &copy[1..HEAD], copy.len()), (WITH_ORIGIN, &plain[1..HEAD], HEAD + 24));
+        let decoded = InodeRecord::decode_head(&copy).map(|record| (record.origin, record.tail));
+        assert_eq!(decoded, Some((1 << 40, &[7; 16][..])));
+        let cut = InodeRecord::decode_head(&copy[..HEAD + 7]);
+        assert!(cut.is_none() && InodeRecord::decode_head(&[&[3], &plain[1..]].concat()).is_none());
     }
 }

@@ -329,7 +329,8 @@ impl InodeRef {
             mode |= S_ISGID;
         }
         let nlink = if is_dir { 2 } else { 1 };
-        let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink, born: Timestamp::now() };
+        let init =
+            InodeInit { file_type, mode, uid: cred.uid, gid, nlink, origin: 0, born: Timestamp::now() };
         let inode = Inode::make(&self.shared, init, body)?;
         inode.put_flags(self.flags() & InodeFlags::INHERITED);
         if let Some(inherited) = acls {

@@ -315,7 +315,7 @@ impl ChangedAttributes {
     fn init(&self) -> InodeInit {
         let ChangedAttributes { file_type, mode, uid, gid, born, .. } = *self;
         let nlink = if file_type == FileType::Directory { 2 } else { 1 };
-        InodeInit { file_type, mode, uid, gid, nlink, born }
+        InodeInit { file_type, mode, uid, gid, nlink, origin: 0, born }
     }
 
     /// Gives `inode`, which began so, the rest.

@@ -132,6 +132,7 @@ impl CheckedTree {
             mtime: then,
             ctime: then,
             born: then,
+            origin: 0,
             tail: &[],
         };
         self.mend(store, Fix::Numbers(ino + 1))?;
