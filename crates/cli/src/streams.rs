@@ -9,7 +9,7 @@ use crate::storage::Storage;
 use crate::watch::no_server;
 use serde_json::json;
 use sluice_console::failure::{Context, Failure, Result};
-use sluice_console::output::Output;
+use sluice_console::output::{self, Output};
 use sluice_fuse::control;
 use sluice_trees::{ChangeKind, NameChange};
 use sluice_vfs::{FileType, SNAPSHOTS};
@@ -144,7 +144,7 @@ fn bytes_out(right: &str) -> Result<impl Write + use<>> {
     if io::stdout().is_terminal() {
         return Err(Failure::Usage(format!("standard output is a terminal: {right}")));
     }
-    Ok(BytesOut(io::stdout().lock()))
+    Ok(BytesOut(output::locked().map_err(to_standard_output)?))
 }
 
 struct BytesOut(io::StdoutLock<'static>);

@@ -58,7 +58,7 @@ impl Info {
         let log_size = options.log_size.max(LOG_MIN);
         let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
         let (is_volatile, is_compressed) = (false, options.compress);
-        let (version, key_id) = (VERSION, None);
+        let version = VERSION;
         Ok(Info::of(Super { version, uuid, log_size, segment_size, is_volatile, key_id, is_compressed }))
     }
 

@@ -95,3 +95,20 @@ fn orders_by_chance_change_nothing_but_their_own_tree() {
     let other = Fs::new();
     receive(other.superblock(), &*whole).expect("it is whole");
 }
+
+#[test]
+fn orders_that_have_no_place_are_refused_with_their_reason() {
+    let fs = Fs::new();
+    let refusal = |orders: &[StreamOrder<'_>]| {
+        let mut stream = Vec::new();
+        let mut writer = FrameWriter::new(&mut stream).expect("memory");
+        orders.iter().for_each(|order| writer.put(order).expect("memory"));
+        receive(fs.superblock(), &*stream).expect_err("nothing has that digest").to_string()
+    };
+    let (begin, end) = (StreamOrder::Begin { name: b"new", base: None }, StreamOrder::End([0; DIGEST]));
+    assert_eq!(refusal(&[StreamOrder::Up]), "the stream has no beginning: send it again");
+    let line = refusal(&[begin, StreamOrder::Take(b"none")]);
+    assert!(line.starts_with("the stream does not fit together: none: no such file or directory"), "{line}");
+    let line = refusal(&[begin, end]);
+    assert!(line.contains("the tree that the stream makes is not the one that was sent"), "{line}");
+}

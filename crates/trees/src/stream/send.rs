@@ -380,7 +380,11 @@ impl<W: Write> Sender<W> {
         self.out.put(&StreamOrder::owner(facts))?;
         let none = BTreeMap::new();
         let had = old.map_or(&none, |old| &old.xattrs);
-        for (key, value) in facts.xattrs.iter().filter(|(key, value)| had.get(*key) != Some(*value)) {
+        // The order before this, and each change of contents, takes a capability away.
+        let is_sent = |key: &[u8], value: &[u8]| {
+            had.get(key).is_none_or(|old| old != value) || key == b"security.capability"
+        };
+        for (key, value) in facts.xattrs.iter().filter(|(key, value)| is_sent(key, value)) {
             self.out.put(&StreamOrder::Xattr { key, value })?;
         }
         for key in had.keys().filter(|key| !facts.xattrs.contains_key(*key)) {

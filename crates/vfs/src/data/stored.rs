@@ -157,6 +157,12 @@ impl FileData {
         bytes.is_empty() || holes(slots, unwritten, &pages_touched(bytes)) == 0
     }
 
+    /// Whether each of `bytes` lies in an unwritten page.
+    pub(crate) fn is_unwritten(&self, bytes: &Range<u64>) -> bool {
+        let pages = pages_touched(bytes);
+        self.has_reserved() && self.tree.state().count(&pages) == pages.end - pages.start
+    }
+
     /// The unwritten pages that a record keeps: all, or the longest ranges.
     pub(crate) fn unwritten_to_keep(&self) -> PageSet {
         let unwritten = self.tree.state();

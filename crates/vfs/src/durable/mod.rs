@@ -396,13 +396,16 @@ impl Shared {
         }
     }
 
-    /// As [`make_room_to_grow`](Self::make_room_to_grow), for a write to `bytes` of `inode`: pages that it has can be written when growth is
-    /// refused.
+    /// As [`make_room_to_grow`](Self::make_room_to_grow), for a write to `bytes` of `inode`: pages that it has, and shares with no other file, can
+    /// be written when growth is refused.
     #[cold]
     fn make_room_to_write(&self, inode: &Inode, bytes: &Range<u64>) -> Result<(), Errno> {
         let has_room = || {
-            let has_room = self.durable().is_some_and(|durable| durable.store.has_room_held_back());
-            has_room && inode.data.has_pages(bytes)
+            self.durable().is_some_and(|durable| {
+                durable.store.has_room_held_back()
+                    && inode.data.has_pages(bytes)
+                    && !inode.is_shared_in(durable, bytes)
+            })
         };
         if has_room() {
             return Ok(());

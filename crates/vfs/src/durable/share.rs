@@ -29,7 +29,7 @@ use super::{CHUNK, Durable, Stored};
 use crate::data::{PAGE, Prepaid};
 use crate::inode::flag;
 use crate::watch::hook;
-use crate::{Errno, FILE_SIZE_MAX, InodeRef};
+use crate::{Errno, FILE_SIZE_MAX, Inode, InodeRef};
 use sluice_sync::Ref;
 use std::ops::Range;
 
@@ -89,6 +89,31 @@ fn share_together<'p, 'i: 'p>(
         Ok(())
     } else {
         durable.store.alone(|| with.iter().try_for_each(|pair| pair.lend(durable)))
+    }
+}
+
+impl Inode {
+    /// Whether a write to `bytes`, which are in memory, takes room although the file has these pages: another file has the extent, too, and
+    /// keeps it. Called outside of any [`Section`].
+    pub(super) fn is_shared_in(&self, durable: &Durable, bytes: &Range<u64>) -> bool {
+        let Some(stored) = self.stored() else { return false };
+        let mut chunks = bytes.start / CHUNK..bytes.end.div_ceil(CHUNK);
+        let is_written = |chunk: u64| {
+            let part = bytes.start.max(chunk * CHUNK)..bytes.end.min((chunk + 1) * CHUNK);
+            !self.data.is_unwritten(&part)
+        };
+        chunks.any(|chunk| {
+            let place = {
+                let kept = stored.kept.lock();
+                if kept.borrowed.count(&(chunk..chunk + 1)) > 0 {
+                    return is_written(chunk);
+                }
+                kept.extents.get(&chunk).map(|held| held.extent.place())
+            };
+            let owners = &durable.pending.owners;
+            let may_be = |place| owners.are_borrowed() || owners.are_several(place, &durable.store);
+            place.is_some_and(may_be) && is_written(chunk)
+        })
     }
 }
 

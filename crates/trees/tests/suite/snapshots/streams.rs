@@ -5,7 +5,9 @@ use super::tree_facts::of_snapshot;
 use sluice_store::Store;
 use sluice_sync::random::Random;
 use sluice_trees::{receive, send};
-use sluice_vfs::{Cred, Fd, FileType, Fs, InodeFlags, OpenFlags, Options, RenameFlags, Superblock};
+use sluice_vfs::{
+    Cred, FallocateMode, Fd, FileType, Fs, InodeFlags, OpenFlags, Options, RenameFlags, Superblock, XattrFlags,
+};
 use std::io::{self, ErrorKind, Write};
 
 /// A file system over a store in memory.
@@ -117,7 +119,7 @@ fn a_stream_that_is_cut_anywhere_is_refused_and_can_be_received_again() {
     let cut = |to: &Fs, stream: &[u8], random: &mut Random| {
         for at in (0..60).chain((0..60).map(|_| random.below(stream.len() as u64) as usize)) {
             let line = is_refused(to, &stream[..at.min(stream.len() - 1)]);
-            assert!(line.contains("cut off"), "{at}: {line}");
+            assert_eq!(line, "the stream was cut off: send it again", "{at}");
         }
     };
     cut(&to, &whole, &mut random);
@@ -200,7 +202,7 @@ fn parts_that_come_twice_are_missing_or_are_in_another_order_are_refused() {
     }
     is_refused(&to, &[&*whole, &*whole].concat());
     is_refused(&to, &[&*whole, &*changes].concat());
-    is_refused(&to, &[&*whole, b"x"].concat());
+    assert_eq!(is_refused(&to, &[&*whole, b"x"].concat()), "bytes follow the end of the stream");
 }
 
 #[test]
@@ -208,7 +210,8 @@ fn what_goes_on_from_another_snapshot_is_refused() {
     let (from, whole, changes) = two_snapshots();
     let to = Fs::new();
     let line = is_refused(&to, &changes);
-    assert!(line.contains("snapshot one is not here"), "{line}");
+    assert!(line.contains("snapshot one "), "{line}");
+    assert!(line.contains("is not here, and the stream goes on from it"), "{line}");
     // One of the same name, that is not the same.
     RandomTree::new(&to, 8).change(50);
     take(&to, "one");
@@ -245,7 +248,8 @@ fn what_is_no_stream_is_refused() {
     newer[8] = 3;
     assert!(is_refused(&to, &newer).contains("newer sluice"));
     // A frame says that it is four gigabytes long.
-    is_refused(&to, &[&stream_head(), &[0xff; 8][..]].concat());
+    let line = is_refused(&to, &[&stream_head(), &[0xff; 8][..]].concat());
+    assert!(line.contains("the stream is damaged, or put together wrongly"), "{line}");
 }
 
 fn stream_head() -> Vec<u8> {
@@ -367,6 +371,38 @@ fn files_that_may_not_be_changed_arrive_and_change() {
     fs.write("/fixed/file", "two").expect("it may change");
     fs.write("/fixed/new", "new").expect("it may change");
     set(InodeFlags::IMMUTABLE);
+    take(&fs, "two");
+    let to = over_store();
+    for (name, since) in [("one", None), ("two", Some("one"))] {
+        receive(to.superblock(), &*stream(fs.superblock(), name, since)).expect("it is whole");
+        assert!(of_snapshot(fs.superblock(), name) == of_snapshot(to.superblock(), name), "{name}");
+    }
+}
+
+#[test]
+fn a_file_capability_that_stays_the_same_arrives_with_other_contents_and_another_owner() {
+    let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let fs = Fs::new();
+    let root = fs.process(Cred::root());
+    let names = ["/contents", "/size", "/hole", "/owner", "/mode", "/same", "/linked"];
+    let set = || {
+        for name in names {
+            root.setxattr(name, b"security.capability", &value, XattrFlags::empty()).expect("root may");
+        }
+    };
+    names.iter().for_each(|name| fs.write(name, vec![7; 100_000]).expect("room"));
+    fs.hard_link("/linked", "/second").expect("room");
+    set();
+    take(&fs, "one");
+    let fd = root.open("/hole", OpenFlags::WRONLY, 0).expect("it is there");
+    let punch = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+    fs.write("/contents", vec![8; 100_000]).expect("room");
+    fs.append("/linked", "more").expect("room");
+    root.truncate("/size", 5).expect("root may");
+    root.fallocate(fd, punch, 0, 65_536).expect("room");
+    root.chown("/owner", Some(5), None).expect("root may");
+    root.chmod("/mode", 0o711).expect("root may");
+    set();
     take(&fs, "two");
     let to = over_store();
     for (name, since) in [("one", None), ("two", Some("one"))] {
