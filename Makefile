@@ -20,7 +20,7 @@ VERSITYGW := v1.8.0
 GO := 1.26.6
 export VERSITYGW GO
 
-.PHONY: checks compile nightly clippy-release lock-testers quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri asan clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: checks python compile nightly clippy-release lock-testers quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri asan clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
@@ -31,12 +31,13 @@ help:
 	@echo 'make build        target/release/sluice and sluice-lab, optimised across crates'
 	@echo 'make install      both programs, and the helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
 	@echo 'make unit         the Rust tests alone'
+	@echo 'make python       the Python package and its tests, in an environment below target/'
 	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
 	@echo 'make cluster-conformance  the same over the owner and over a guest of a cluster'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
 	@echo 'make suites       test suites of others on tmpfs, ext4 and the mount, side by side (root; SUITES="git sqlite" selects)'
 	@echo 'make pages        the HTML pages in headless Chromium'
-	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process'
+	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process, and of Python packages'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
 	@echo 'make dlm-sim      ten thousand seeds of the simulated cluster of lock managers'
 	@echo 'make cluster-sim  ten thousand seeds of whole nodes with played kernels (SEEDS), for an idle machine'
@@ -81,7 +82,7 @@ install:
 # directory of their own: cargo lets one process at a time into a directory.
 test: prerequisites programs s3-server fmt compile
 	$(MAKE) --jobs 2 unit checks
-	$(MAKE) conformance
+	$(MAKE) python conformance
 	@echo 'make test: all parts done'
 
 checks:
@@ -139,6 +140,10 @@ unit: compile
 
 $(SLUICE): compile
 
+# Cargo's own directory: it has compiled nearly all of it.
+python: $(SLUICE)
+	sh tests/python
+
 conformance: pjdfstest fsx lockers
 
 pjdfstest: $(SLUICE) $(TOOLS)/bin/pjdfstest
@@ -169,6 +174,7 @@ pages:
 
 peers: prerequisites
 	cd tests/peers && cargo run --locked --release --target-dir $(CURDIR)/target/peers
+	MATURIN=--release sh tests/python bindings/python/peers.py
 
 regression: prerequisites
 	tests/regression/run

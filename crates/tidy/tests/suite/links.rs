@@ -35,7 +35,7 @@ fn named(code: &str) -> Option<String> {
     let (first, second) = (parts.next()?, parts.next()?);
     match (first, second) {
         _ if !code.chars().all(is_path) => None,
-        ("crates" | "contrib" | "docs", _) => Some(code.to_owned()),
+        ("bindings" | "crates" | "contrib" | "docs", _) => Some(code.to_owned()),
         (_, "src") if !first.is_empty() => Some(format!("crates/{code}")),
         _ => None,
     }

@@ -104,7 +104,7 @@ fn root() -> PathBuf {
 
 fn rust_files() -> Vec<Source> {
     let root = root();
-    let paths = files_below(&root.join("crates"), &[]);
+    let paths = ["crates", "bindings"].map(|folder| files_below(&root.join(folder), &[])).concat();
     let sources = paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let read = |path: &PathBuf| Source {
         path: path.strip_prefix(&root).expect("below the root").display().to_string(),
