@@ -34,8 +34,8 @@ pub const KEY_MAX: usize = 1024;
 /// The longest value, in bytes.
 pub const VALUE_MAX: usize = 1 << 20;
 
-/// The newest version of the format that this program reads. It writes it where a store is compressed, [`ENCRYPTED`] where
-/// it is encrypted alone, and [`PLAIN`] elsewhere.
+/// The newest version of the format that this program reads. It writes it where the file system has had quotas of directories,
+/// [`COMPRESSED_SINCE`] where a store is compressed, [`ENCRYPTED`] where it is encrypted alone, and [`PLAIN`] elsewhere.
 ///
 /// 2: the contents of files are in segments, inodes have flags. A store of version 1 has none of either, and is else the same.
 /// 3: records of chunks that are cut off; use without flushes.
@@ -46,7 +46,10 @@ pub const VALUE_MAX: usize = 1 << 20;
 /// 8: unwritten pages in the records of files. A store of an earlier version has none, and is else the same.
 /// 9: encrypted stores.
 /// 11: compressed stores.
-pub(crate) const VERSION: u32 = 11;
+/// 12: quotas of directories, and inodes in them. A store without is else the same.
+pub(crate) const VERSION: u32 = 12;
+/// The version of a store that is compressed.
+const COMPRESSED_SINCE: u32 = 11;
 /// The version of a store that is encrypted and not compressed.
 const ENCRYPTED: u32 = 9;
 /// The version of a store that is neither.
@@ -79,7 +82,7 @@ impl Super {
     /// The version that a program writes before it changes the store.
     pub(crate) fn version_now(&self) -> u32 {
         self.version.max(match self {
-            Super { is_compressed: true, .. } => VERSION,
+            Super { is_compressed: true, .. } => COMPRESSED_SINCE,
             Super { key_id: Some(_), .. } => ENCRYPTED,
             _ => PLAIN,
         })

@@ -3,7 +3,7 @@
 use crate::cil::Cil;
 use crate::disk::{Disk, DiskFile, NoDisk, OverlayDisk, VolatileDisk};
 use crate::engine::{Engine, MemoryEngine, RedbEngine};
-use crate::format::{BLOCK, LOG, SUPER, SUPER_SIZE, Super, TREE};
+use crate::format::{BLOCK, LOG, SUPER, SUPER_SIZE, Super, TREE, VERSION};
 use crate::log::{Log, Position};
 use crate::mutant::Planted;
 use crate::record::Batch;
@@ -108,6 +108,20 @@ impl Store {
             let _ = end_volatile(&*disk);
         }
         opened
+    }
+
+    /// From now on records may be of quotas: older programs refuse the store, as of when this returns.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn mark_quotas(&self) -> Result<(), StoreError> {
+        let disk = &*self.core.below;
+        match read_any_super(disk) {
+            Ok(found) if found.version < VERSION => mark(disk, Super { version: VERSION, ..found }),
+            // In memory nothing is left for another program.
+            Ok(_) | Err(StoreError::NotAStore) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens the store whose file `super` is `found`.

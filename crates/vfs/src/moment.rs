@@ -110,6 +110,8 @@ pub(crate) struct CopyTarget {
     pub(crate) shared: SharedRef,
     /// It becomes a snapshot there.
     pub(crate) is_read_only: bool,
+    /// The number of the quota there.
+    pub(crate) quota: u32,
 }
 
 struct KeptInode {
@@ -215,7 +217,7 @@ impl Shared {
     }
 
     /// Calls `act` when no change is under way, and lets none begin before it returns.
-    fn while_nothing_changes<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub(crate) fn while_nothing_changes<R>(&self, act: impl FnOnce() -> R) -> R {
         match self.durable() {
             _ if self.moments.has(Omission::NoBarrier) => act(),
             Some(durable) => durable.alone(act),

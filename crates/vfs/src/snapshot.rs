@@ -27,6 +27,7 @@ use crate::inode::{Body, InodeInit, flag, settle};
 use crate::moment::{AsOfMoment, CopyOfFile, CopyTarget};
 use crate::ops::ToldAhead;
 use crate::ops::create::check_name;
+use crate::quota::NO_QUOTA;
 use crate::superblock::{ROOT_INO, Shared};
 use crate::{Cred, Errno, Inode, InodeRef, NewInode, NewKind, SnapshotSchedule, Superblock, Timestamp};
 use sluice_sync::{Arc, Ref, rcu};
@@ -44,7 +45,7 @@ impl InodeRef {
     pub fn snapshot(&self) -> Result<Arc<Superblock>, Errno> {
         self.as_dir()?;
         let shared = Shared::in_memory(self.shared.options.clone());
-        let target = CopyTarget { shared, is_read_only: false };
+        let target = CopyTarget { shared, is_read_only: false, quota: NO_QUOTA };
         let (moment, is_there) = self.begin_copy(&target);
         if !is_there {
             return Err(Errno::ENOENT);
@@ -81,7 +82,8 @@ impl InodeRef {
 
     /// As [`clone_tree`](Self::clone_tree), of a caller who may; or the copy is a snapshot, and does not change.
     fn clone_as(&self, is_snapshot: bool, cred: &Cred, dir: &InodeRef, name: &[u8]) -> Result<(), Errno> {
-        let target = CopyTarget { shared: self.shared.clone(), is_read_only: is_snapshot };
+        let quota = if is_snapshot { NO_QUOTA } else { dir.quota_below() };
+        let target = CopyTarget { shared: self.shared.clone(), is_read_only: is_snapshot, quota };
         let (copy, tree, filled) = match self.is_dir() {
             true => {
                 let (moment, is_there) = self.begin_copy(&target);
@@ -147,7 +149,7 @@ impl InodeRef {
             // The top of a snapshot says when that was taken.
             init.born = Timestamp::now();
         }
-        let inode = Inode::make(&target.shared, init, body)?;
+        let inode = Inode::make(&target.shared, target.quota, init, body)?;
         inode.take_after(self, lists)?;
         inode.raise(if target.is_read_only { flag::READ_ONLY } else { 0 });
         Ok(inode)
@@ -172,6 +174,10 @@ impl InodeRef {
                 // The server alone puts a snapshot here.
                 if !top.is_read_only() {
                     self.may_change_names(cred)?;
+                }
+                // The directory got a quota, or lost it, while the copy was made.
+                if top.quota_below() != self.quota_below() {
+                    return Err(Errno::EXDEV.into());
                 }
                 self.name_changes(name, None);
                 room.fill(top.clone(), top.weight()).map_err(|_| Errno::ENOSPC)?;
