@@ -5,6 +5,7 @@ use crate::{
     Cred, Errno, FallocateMode, FileType, Fs, OpenFlags, Options, Process, RenameFlags, StoreOptions,
     Superblock,
 };
+use sluice_store::Gravity;
 use sluice_store::disk::Disk;
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_sync::face::HOSTS_SHARE;
@@ -133,7 +134,8 @@ impl Calls<'_> {
             11 => {
                 let copy = || {
                     let from = process.open(&other, OpenFlags::RDONLY, 0)?;
-                    let to = process.open(&path, OpenFlags::RDWR | OpenFlags::CREAT, 0o644)?;
+                    let to = process.open(&path, OpenFlags::RDWR | OpenFlags::CREAT, 0o644);
+                    let Ok(to) = to else { return process.close(from) };
                     let copied = process.copy_file_range(from, Some(&mut 0), to, Some(&mut 0), 1 << 20);
                     process.close(from)?;
                     process.close(to)?;
@@ -262,7 +264,9 @@ fn a_quota_in_a_store_counts_the_same_after_a_close_and_after_each_crash() {
 /// Opens what a crash left: each quota counts what a walk finds.
 fn compare_crash(disk: &CrashDisk, what: &str) {
     let report = Superblock::check_store(shared(disk), &mut |_| ()).expect("it can be looked at");
-    assert_eq!(report.found, 0, "{what}: {report:?}");
+    // A log may end with a part of a batch.
+    let is_sound = report.findings.iter().all(|finding| finding.gravity == Gravity::Note);
+    assert!(is_sound, "{what}: {report:?}");
     let fs = opened(disk);
     for dir in DIRS {
         if let Ok(Some(quota)) = fs.quota(dir)
@@ -271,7 +275,7 @@ fn compare_crash(disk: &CrashDisk, what: &str) {
             assert_eq!((quota.used, false), walked(&fs, Path::new(dir)), "{what}: {dir}");
         }
     }
-    is_sound(&fs, what);
+    self::is_sound(&fs, what);
 }
 
 /// A store with `/dir` in a quota, `/dir/below/file` of ten pages in there, and `/file` of three outside.

@@ -110,7 +110,11 @@ impl Superblock {
             match (find(quota)?, stage) {
                 (None, _) => self.root().forget_quota(quota)?,
                 (Some(_), QuotaStage::Whole) => {}
-                (Some(dir), QuotaStage::Coming) => dir.complete_quota(quota)?,
+                (Some(dir), QuotaStage::Coming) => match dir.complete_quota(quota) {
+                    // It could not be given, and was being taken away.
+                    Err(Errno::EXDEV | Errno::EBUSY) => dir.remove_quota(quota)?,
+                    completed => completed?,
+                },
                 (Some(dir), QuotaStage::Going) => dir.remove_quota(quota)?,
             }
         }
