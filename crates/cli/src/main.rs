@@ -34,6 +34,7 @@ mod no_bucket;
 #[cfg(all(test, feature = "cluster"))]
 #[allow(dead_code, reason = "compiled for its tests")]
 mod no_cluster;
+mod quota;
 mod ram_options;
 mod run_in_mount;
 mod scrub;
@@ -153,6 +154,7 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,
         Command::Snapshot { action } => copies::snapshot(&action)?,
+        Command::Quota(args) => quota::quota(&args)?,
         Command::Scrub(args) => return scrub::scrub(&args),
         Command::Diff { json, names, old, new } => {
             let form = match (json, names) {

@@ -45,7 +45,8 @@ pub const VALUE_MAX: usize = 1 << 20;
 /// 8: unwritten pages in the records of files. A store of an earlier version has none, and is else the same.
 /// 9: encrypted stores.
 /// 11: compressed stores.
-/// 12: the origin in the records of copies. A store of an earlier version has none, and is else the same.
+/// 12: the origin in the records of copies; quotas of directories, and inodes in them. A store of an earlier version has none, and is else
+/// the same.
 pub(crate) const VERSION: u32 = 12;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;

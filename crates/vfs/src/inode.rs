@@ -31,6 +31,7 @@ use crate::durable::Stored;
 use crate::links::Links;
 use crate::lock_class::{INODE_ATTR, INODE_XATTRS};
 use crate::ops::xattr::Xattrs;
+use crate::quota::NO_QUOTA;
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
 use crate::superblock::{Shared, charged};
 use crate::times::Times;
@@ -66,6 +67,8 @@ pub struct Inode {
     _who_opens: Gap<3>,
     /// For which moment it is kept: see [`moment`](crate::moment). *Atomic (kept); written while a tree is copied.*
     kept: AtomicU32,
+    /// The number of the [quota](crate::quota) that it belongs to. *Atomic; changed with the contents locked.*
+    pub(crate) quota: AtomicU32,
     /// Owner and mode. *Protected by itself.*
     pub(crate) attr: SeqLock<Attr, 2>,
     /// The names of what is no directory. *Protected by itself.*
@@ -266,12 +269,13 @@ impl Body {
 }
 
 impl Inode {
-    /// A new inode with a number that was never used before; reachable only by the returned reference.
+    /// A new inode with a number that was never used before, in `quota`; reachable only by the returned reference.
     ///
     /// # Errors
-    /// `ENOSPC`.
+    /// `ENOSPC`, `EDQUOT`.
     pub(crate) fn make(
         shared: &Ref<Shared, Standing>,
+        quota: u32,
         init: InodeInit,
         body: Body,
     ) -> Result<InodeRef, Errno> {
@@ -279,6 +283,10 @@ impl Inode {
         shared.charge(charge)?;
         let ino = shared.new_ino().inspect_err(|_| shared.discharge(charge))?;
         let inode = Inode::allocate(shared, ino, init, body);
+        if quota != NO_QUOTA {
+            inode.set_quota_number(quota);
+            inode.charge_quota()?;
+        }
         if shared.has_hook(hook::MOMENT) {
             inode.set_kept_for(shared.moments.word_of_new());
         }
@@ -304,6 +312,7 @@ impl Inode {
             flags: AtomicU8::new(0),
             _who_opens: Gap::new(),
             kept: AtomicU32::new(0),
+            quota: AtomicU32::new(NO_QUOTA),
             attr: SeqLock::with_class(&INODE_ATTR, attr),
             links: Links::new(init.nlink),
             origin: init.origin,
@@ -579,6 +588,7 @@ impl Drop for Inode {
         }
         self.shared.uncount_inode();
         self.shared.discharge(self.body.charged() + self.extra_charged());
+        self.discharge_quota();
         self.data.clear(&*self.shared);
     }
 }

@@ -113,6 +113,8 @@ pub(crate) struct CopyTarget {
     pub(crate) shared: SharedRef,
     /// As which it is made there.
     pub(crate) kind: CopyKind,
+    /// The number of the quota there.
+    pub(crate) quota: u32,
 }
 
 /// As which a tree is copied.
@@ -233,7 +235,7 @@ impl Shared {
     }
 
     /// Calls `act` when no change is under way, and lets none begin before it returns.
-    fn while_nothing_changes<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub(crate) fn while_nothing_changes<R>(&self, act: impl FnOnce() -> R) -> R {
         match self.durable() {
             _ if self.moments.has(Omission::NoBarrier) => act(),
             Some(durable) => durable.alone(act),

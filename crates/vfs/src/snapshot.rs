@@ -27,6 +27,7 @@ use crate::inode::{Body, InodeInit, flag, settle};
 use crate::moment::{AsOfMoment, CopyKind, CopyOfFile, CopyTarget};
 use crate::ops::ToldAhead;
 use crate::ops::create::check_name;
+use crate::quota::NO_QUOTA;
 use crate::superblock::{ROOT_INO, Shared};
 use crate::{Cred, Errno, Inode, InodeRef, NewInode, NewKind, SnapshotSchedule, Superblock, Timestamp};
 use sluice_sync::{Arc, Ref, rcu};
@@ -44,7 +45,7 @@ impl InodeRef {
     pub fn snapshot(&self) -> Result<Arc<Superblock>, Errno> {
         self.as_dir()?;
         let shared = Shared::in_memory(self.shared.options.clone());
-        let target = CopyTarget { shared, kind: CopyKind::Clone };
+        let target = CopyTarget { shared, kind: CopyKind::Clone, quota: NO_QUOTA };
         let (moment, is_there) = self.begin_copy(&target);
         if !is_there {
             return Err(Errno::ENOENT);
@@ -87,7 +88,8 @@ impl InodeRef {
         dir: &InodeRef,
         name: &[u8],
     ) -> Result<(), Errno> {
-        let target = CopyTarget { shared: self.shared.clone(), kind };
+        let quota = if kind == CopyKind::Snapshot { NO_QUOTA } else { dir.quota_below() };
+        let target = CopyTarget { shared: self.shared.clone(), kind, quota };
         let (copy, tree, filled) = match self.is_dir() {
             true => {
                 let (moment, is_there) = self.begin_copy(&target);
@@ -157,7 +159,7 @@ impl InodeRef {
         if target.kind != CopyKind::Clone {
             init.origin = self.origin().unwrap_or(0);
         }
-        let inode = Inode::make(&target.shared, init, body)?;
+        let inode = Inode::make(&target.shared, target.quota, init, body)?;
         inode.take_after(self, lists)?;
         inode.raise(if is_snapshot { flag::READ_ONLY } else { 0 });
         Ok(inode)
@@ -182,6 +184,10 @@ impl InodeRef {
                 // The server alone puts a snapshot here.
                 if !top.is_read_only() {
                     self.may_change_names(cred)?;
+                }
+                // The directory got a quota, or lost it, while the copy was made.
+                if top.quota_below() != self.quota_below() {
+                    return Err(Errno::EXDEV.into());
                 }
                 self.name_changes(name, None);
                 room.fill(top.clone(), top.weight()).map_err(|_| Errno::ENOSPC)?;

@@ -56,7 +56,7 @@ fn an_encrypted_store_shows_nothing_and_all_commands_take_its_key() {
         serde_json::from_str::<Value>(&said).expect("JSON")
     };
     let (with, without) = (info("--key-file k"), info(""));
-    assert_eq!((&with["encrypted"], &with["version"]), (&true.into(), &9.into()));
+    assert_eq!((&with["encrypted"], &with["version"]), (&true.into(), &12.into()));
     assert!(with["data_bytes"].as_u64().is_some_and(|bytes| bytes > 0) && without["data_bytes"].is_null());
     let text = sh(&scratch.0, "sluice info s").well();
     assert!(text.contains("version  9, encrypted\n") && text.contains("a key shows its use"), "{text}");

@@ -202,7 +202,12 @@ fn order(device: (u32, u32), order: &str, name: &OsStr) -> io::Result<Option<()>
 /// The answer to `order` of the server of the mount that holds `dir`, without a time limit. `None` if the mount has no
 /// server.
 pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
-    ask(device_of(dir)?, order.as_bytes(), None)?.map(unwrap).transpose()
+    order_of(device_of(dir)?, order)
+}
+
+/// As [`order_at`], of the mount with this device number.
+pub(super) fn order_of(device: (u32, u32), order: &str) -> io::Result<Option<Vec<u8>>> {
+    ask(device, order.as_bytes(), None)?.map(unwrap).transpose()
 }
 
 /// The statistics of the mount with this device number; its files are not touched, so that a server may ask itself.

@@ -11,7 +11,8 @@
 //!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
-//! The orders are `clone`, `take-snapshot`, `drop-snapshot` and `restore-snapshot`, and those in `faults.rs`, `scrub.rs` and `transfer.rs`. A
+//! The orders are `clone`, `take-snapshot`, `drop-snapshot` and `restore-snapshot`, and those in `faults.rs`, `quota.rs`, `scrub.rs` and
+//! `transfer.rs`. A
 //! line of numbers follows, the last one the length of a name, and the name. The object of a clone is given in numbers, since a path would be
 //! relative to the client: an inode and the directory of the copy. The client has both open until it is answered.
 //!
@@ -25,6 +26,7 @@ mod client;
 mod ending;
 mod faults;
 mod order;
+mod quota;
 mod scrub;
 pub(crate) mod server;
 mod socket_file;
@@ -41,6 +43,7 @@ pub use client::{
 };
 pub use ending::{ServerEnd, end_of, tell_end, will_tell_end};
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
+pub use quota::{QuotaOrder, quota};
 pub use scrub::scrub;
 pub(crate) use server::Server;
 pub use streams::{changes, export, receive, send};

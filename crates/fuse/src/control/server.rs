@@ -4,8 +4,8 @@ use super::order::{about, about_up_to, read_line};
 use super::socket_file::SocketFile;
 use super::stat::{self, hot};
 use super::{
-    LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, ending, faults, is_trusted, pid_namespace, scrub,
-    transfer,
+    LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, ending, faults, is_trusted, pid_namespace, quota,
+    scrub, transfer,
 };
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
@@ -285,6 +285,7 @@ pub fn respond(
             };
             return stream.write_all(&answer).map(|()| true);
         }
+        b"quota" => return quota::obey(stream, connection).map(|()| true),
         b"scrub" => return scrub::obey(stream, &connection.superblock).map(|()| true),
         order if faults::obey(order, stream, connection)? => return Ok(true),
         _ => match obey(question, stream, connection)?.inspect(|_| changed()) {

@@ -53,6 +53,7 @@ impl FileData {
     pub(crate) fn adopt(&self, space: &Prepaid<'_>, pages: u64) {
         space.spend(pages);
         let _growing = self.tree.write();
+        space.charge_anyway(pages);
         // Relaxed, both: a number that stands alone, written under the mutex.
         self.pages.store(self.pages.load(Ordering::Relaxed) + pages, Ordering::Relaxed);
     }

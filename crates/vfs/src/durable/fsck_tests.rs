@@ -3,7 +3,7 @@
 use super::crash_tests::shared;
 use super::keys::Key;
 use super::owners;
-use super::record::{self, InodeRecord};
+use super::record::{self, InodeRecord, QuotaRecord};
 use crate::superblock::ROOT_INO;
 use crate::{Errno, FileType, Fs, Options, StoreOptions, Superblock};
 use sluice_store::disk::Disk;
@@ -327,4 +327,46 @@ fn lost_changes_of_a_damaged_log_are_told_by_path() {
         assert!(lines.iter().any(|line| line.starts_with(wanted)), "no {wanted:?} in {lines:#?}");
     }
     assert!(lines.iter().any(|line| line.ends_with("): name, attributes, contents")), "{lines:#?}");
+}
+
+#[test]
+fn inodes_that_count_for_a_wrong_quota_are_found_and_mended() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let counts = "counts for another quota than its directory";
+    for (path, number) in
+        [("/dir/below/file", 0), ("/dir/below", 0), ("/dir", 0), ("/dir/below", 9), ("/link", 1)]
+    {
+        let (disk, number_of) = tree();
+        let fs = open(&disk);
+        fs.remove_file("/twice").expect("it is there");
+        fs.set_quota("/dir", Some(1 << 20)).expect("it has none");
+        let used = fs.quota("/dir");
+        drop(fs);
+        assert_eq!(check(&disk).found, 0, "{:?}", check(&disk));
+        let key = Key::inode(number_of(path));
+        let value = value_of(&disk, &key);
+        let record = InodeRecord { quota: number, ..InodeRecord::decode(&value).expect("a record") };
+        tamper(&disk, |change| change.put(&key, 1, &record.encode()));
+        let fs = found_and_mended(&disk, Gravity::Count, counts);
+        assert_eq!(fs.quota("/dir"), used, "{path} with {number}");
+    }
+}
+
+#[test]
+fn a_quota_that_counts_wrong_is_found_and_counts_anew() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, _) = tree();
+    let fs = open(&disk);
+    fs.set_quota("/dir/below", Some(1 << 20)).expect("it has none");
+    let used = fs.quota("/dir/below");
+    drop(fs);
+    let value = value_of(&disk, &Key::quota(1));
+    let record = QuotaRecord { used: 7, ..QuotaRecord::decode(&value).expect("a record") };
+    tamper(&disk, |change| change.put(&Key::quota(1), 1, &record.encode()));
+    let fs = found_and_mended(&disk, Gravity::Count, "counts 7 bytes, and should count 200704");
+    assert_eq!(fs.quota("/dir/below"), used);
 }

@@ -247,7 +247,7 @@ impl InodeRef {
             self.all_here();
         }
         drop(kept);
-        self.data.forget(&*self.shared, pages);
+        self.data.forget(&**self, pages);
     }
 
     /// The first page from `page` on that is not in memory, and whether `page` is one.
@@ -361,6 +361,7 @@ impl Durable {
         }
         inode.change_ctime(record.ctime);
         inode.put_flags(record.flags);
+        inode.set_quota_number(record.quota);
         inode.raise(if record.is_read_only { flag::READ_ONLY } else { 0 });
         if file_type == FileType::Regular && (record.size > 0 || !record.tail.is_empty()) {
             let unwritten = record.unwritten().ok_or(Errno::EIO)?;

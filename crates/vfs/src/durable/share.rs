@@ -57,7 +57,7 @@ pub(crate) fn copy_contents(files: &[(&InodeRef, InodeRef)]) -> Result<(), Errno
                     together.push((durable, pair))
                 }
             }
-            _ => copy.data.copy_whole(&*copy.shared, &*original.contents(0..u64::MAX)?)?,
+            _ => copy.data.copy_whole(&**copy, &*original.contents(0..u64::MAX)?)?,
         }
     }
     match together.first() {
@@ -137,7 +137,7 @@ impl Pair<'_> {
 
     /// All is in memory, and in no extent.
     fn copy_pages(&self) -> Result<(), Errno> {
-        self.copy.data.copy_whole(&*self.original.shared, &self.original.all_contents())
+        self.copy.data.copy_whole(&**self.copy, &self.original.all_contents())
     }
 
     /// No section is open that changes the original, and what is in memory stays there.
@@ -304,7 +304,11 @@ impl Sharing<'_> {
         let absent: u64 = lent.iter().map(|lent| u64::from(lent.absent.count_ones())).sum();
         // Space is reserved first, so that a lack of space never cuts a chunk.
         let most = (bytes.end - bytes.start).div_ceil(PAGE) + 1;
-        let Ok(space) = Prepaid::new(&*target.shared, most.min(source.data.pages())) else { return Ok(None) };
+        let most = most.min(source.data.pages());
+        if !target.has_quota_for(most) {
+            return Ok(None);
+        }
+        let Ok(space) = Prepaid::new(&**target, most) else { return Ok(None) };
         if absent > 0 {
             // Before the first of these pages is missing: see evict().
             stored.kept.lock().is_known = true;
@@ -321,7 +325,7 @@ impl Sharing<'_> {
         if is_whole {
             shared.extend(lent.iter().map(|lent| lent.chunk));
             let gone = stored.borrow(lent, &to_chunks, &self.durable.pending);
-            target.data.forget(&*target.shared, gone);
+            target.data.forget(&**target, gone);
             target.data.adopt(&space, absent);
         }
         if stored.kept.lock().absent.is_empty() {

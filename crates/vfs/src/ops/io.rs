@@ -216,7 +216,7 @@ impl InodeRef {
         self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
         let needs = offset..offset.saturating_add(data.len() as u64);
         self.write_contents(cred, needs, data, |contents, data| {
-            let written = contents.write(&*self.shared, offset, data)?;
+            let written = contents.write(&**self, offset, data)?;
             Ok(ContentsChange::at(offset, written, written))
         })
     }
@@ -229,7 +229,7 @@ impl InodeRef {
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let needs = offset..offset.saturating_add(data.len() as u64);
         self.write_contents(cred, needs, data, |contents, data| {
-            let written = contents.write(&*self.shared, offset, data)?;
+            let written = contents.write(&**self, offset, data)?;
             Ok(ContentsChange { is_collected: true, ..ContentsChange::at(offset, written, written) })
         })
     }
@@ -249,7 +249,7 @@ impl InodeRef {
     ) -> Result<(), Errno> {
         let needs = offset..offset.saturating_add(data.len() as u64);
         self.write_contents(cred, needs, data, |contents, data| {
-            let written = contents.write_within(&*self.shared, offset, data)?;
+            let written = contents.write_within(&**self, offset, data)?;
             if written > 0 && moves_times {
                 self.touch_mtime();
             }
@@ -270,7 +270,7 @@ impl InodeRef {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
         let needs = self.size().saturating_sub(1)..u64::MAX;
         self.write_contents(cred, needs, data, |contents, data| {
-            let (offset, written) = contents.append(&*self.shared, data)?;
+            let (offset, written) = contents.append(&**self, data)?;
             Ok(ContentsChange::at(offset, written, (offset, written)))
         })
     }
@@ -292,7 +292,7 @@ impl InodeRef {
             Ok((self.before_discard(), contents))
         };
         self.change_contents(cred, hold()?, hold, |(alone, contents)| {
-            let has_released = contents.resize(&*self.shared, size)?;
+            let has_released = contents.resize(&**self, size)?;
             self.discarded(size..u64::MAX, alone);
             let has_only_grown = !has_released && alone.is_none();
             let bytes = size..u64::MAX;
@@ -328,7 +328,7 @@ impl InodeRef {
         }
         self.write_back_caches(cred.via, offset..u64::MAX);
         let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
-        let space = &*self.shared;
+        let space = &**self;
         // What is moved reaches to the end.
         let changed = offset..if moves { u64::MAX } else { offset + len };
         let punches = matches!(operation, FallocateOperation::Punch);
@@ -411,7 +411,7 @@ impl InodeRef {
         }
         let hold = || self.contents_to_copy(bytes.clone(), to, to_offset);
         to.change_contents(cred, hold()?, hold, |[target, source]| {
-            let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
+            let copied = target.copy_from(&**to, to_offset, source, offset, len)?;
             self.note_read(copied, update_atime);
             Ok(ContentsChange::at(to_offset, copied as usize, copied))
         })
