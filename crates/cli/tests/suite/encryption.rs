@@ -59,7 +59,7 @@ fn an_encrypted_store_shows_nothing_and_all_commands_take_its_key() {
     assert_eq!((&with["encrypted"], &with["version"]), (&true.into(), &12.into()));
     assert!(with["data_bytes"].as_u64().is_some_and(|bytes| bytes > 0) && without["data_bytes"].is_null());
     let text = sh(&scratch.0, "sluice info s").well();
-    assert!(text.contains("version  9, encrypted\n") && text.contains("a key shows its use"), "{text}");
+    assert!(text.contains("version  12, encrypted\n") && text.contains("a key shows its use"), "{text}");
     let plain = sh(&scratch.0, "sluice mkfs plain; sluice info --json plain").well();
     assert!(plain.contains("\"encrypted\":false"), "{plain}");
 }

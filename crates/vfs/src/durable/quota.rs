@@ -7,7 +7,7 @@
 
 use super::keys::{Key, ino_of};
 use super::record::QuotaRecord;
-use super::{Durable, errno};
+use super::Durable;
 use crate::quota::{NO_QUOTA, Quota, QuotaStage};
 use crate::superblock::Shared;
 use crate::{Errno, InodeRef, Superblock};

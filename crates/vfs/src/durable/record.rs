@@ -188,8 +188,6 @@ impl<'r> InodeRecord<'r> {
             (number, tail) = tail.split_first_chunk()?;
             quota = u32::from_le_bytes(*number);
         }
-            _ => return None,
-        };
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let time = |at: usize| Timestamp::unpack(long(at));

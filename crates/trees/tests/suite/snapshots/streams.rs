@@ -6,7 +6,8 @@ use sluice_store::Store;
 use sluice_sync::random::Random;
 use sluice_trees::{receive, send};
 use sluice_vfs::{
-    Cred, FallocateMode, Fd, FileType, Fs, InodeFlags, OpenFlags, Options, RenameFlags, Superblock, XattrFlags,
+    Cred, FallocateMode, Fd, FileType, Fs, InodeFlags, OpenFlags, Options, RenameFlags, Superblock,
+    XattrFlags,
 };
 use std::io::{self, ErrorKind, Write};
 
