@@ -5,7 +5,7 @@ use super::tree_facts::of_snapshot;
 use sluice_store::Store;
 use sluice_sync::random::Random;
 use sluice_trees::{receive, send};
-use sluice_vfs::{Cred, Fd, FileType, Fs, InodeFlags, OpenFlags, Options, RenameFlags, Superblock};
+use sluice_vfs::{Cred, FileType, Fs, InodeFlags, OpenFlags, Options, Superblock};
 use std::io::{self, ErrorKind, Write};
 
 /// A file system over a store in memory.
