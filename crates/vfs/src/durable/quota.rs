@@ -5,9 +5,9 @@
 //! as the sums of all files are: a clean close puts it down, the first change makes it stale, and opening a store without valid sums adds it up from
 //! the records of the inodes.
 
+use super::Durable;
 use super::keys::{Key, ino_of};
 use super::record::QuotaRecord;
-use super::Durable;
 use crate::quota::{NO_QUOTA, Quota, QuotaStage};
 use crate::superblock::Shared;
 use crate::{Errno, InodeRef, Superblock};

@@ -5,10 +5,7 @@ use super::tree_facts::of_snapshot;
 use sluice_store::Store;
 use sluice_sync::random::Random;
 use sluice_trees::{receive, send};
-use sluice_vfs::{
-    Cred, FallocateMode, Fd, FileType, Fs, InodeFlags, OpenFlags, Options, RenameFlags, Superblock,
-    XattrFlags,
-};
+use sluice_vfs::{Cred, FallocateMode, FileType, Fs, InodeFlags, OpenFlags, Options, Superblock, XattrFlags};
 use std::io::{self, ErrorKind, Write};
 
 /// A file system over a store in memory.
