@@ -171,11 +171,12 @@ impl SealedObjects {
         if stored.len() as u64 != range.end - range.start {
             return Err(failed(io::Error::from(io::ErrorKind::UnexpectedEof)));
         }
+        let first = range.start / STORED;
+        let opened = self.open(at, first, stored).ok_or_else(|| unsealed(at))?;
+        // Only now is it known that the object is no longer than that.
         if wanted.start >= size.max(1) {
             return Err(refused());
         }
-        let first = range.start / STORED;
-        let opened = self.open(at, first, stored).ok_or_else(|| unsealed(at))?;
         let range = wanted.start..wanted.end.min(size);
         let here = range.start - first * PIECE..range.end - first * PIECE;
         if here.end > opened.len() as u64 {
