@@ -1,7 +1,7 @@
 //! Closed output: whether standard output was closed when the program began (`sluice info st >&-`).
 //!
 //! Rust opens `/dev/null` for standard descriptors that are closed, before `main` and for reading and writing, so that no file gets their
-//! numbers. A daemon's standard output often looks the same, so the difference is seen before that alone: the C library
+//! numbers. A daemon's standard output often looks the same, so the difference can be seen only before that: the C library
 //! calls the functions that `.init_array` names first.
 
 #![allow(

@@ -333,7 +333,7 @@ impl CheckedTree {
 
     fn inode(&mut self, ino: u64, value: &[u8]) -> Result<(), &'static str> {
         let record = InodeRecord::decode_head(value).ok_or("it cannot be read")?;
-        let file_type = FileType::from_mode(record.mode).ok_or("it has no type")?;
+        let file_type = FileType::from_mode(record.mode).ok_or("it cannot be read")?;
         let node = Node {
             ino,
             file_type,
