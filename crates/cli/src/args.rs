@@ -6,14 +6,12 @@ mod lab;
 mod quota;
 
 pub(crate) use cluster::{ClusterAction, Watched};
-pub(crate) use lab::LabCommand;
-pub(crate) use quota::QuotaArgs;
+pub(crate) use {lab::LabCommand, quota::QuotaArgs};
 
 use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// The command line.
 pub(crate) fn command() -> clap::Command {

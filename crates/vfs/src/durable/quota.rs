@@ -6,19 +6,13 @@
 //! the records of the inodes.
 
 use super::keys::{Key, ino_of};
-use super::record::QuotaRecord;
+use super::record::{QuotaRecord, QuotaUses};
 use super::{Durable, errno};
 use crate::quota::{DirectoryQuota, NO_QUOTA, QuotaStage};
 use crate::superblock::Shared;
 use crate::{Errno, InodeRef, Superblock};
 use sluice_store::Transaction;
 use std::collections::BTreeMap;
-
-/// Bytes of use, by the number of the quota.
-pub(super) type QuotaUses = BTreeMap<u32, u64>;
-
-/// Room for the record of a quota in a transaction, key and value.
-pub(super) const QUOTA_ROOM: u64 = 64;
 
 /// The quotas of a store.
 #[derive(Debug, Default)]
