@@ -3,15 +3,15 @@
 mod cluster;
 #[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
 mod lab;
+mod quota;
 
 pub(crate) use cluster::{ClusterAction, Watched};
-pub(crate) use lab::LabCommand;
+pub(crate) use {lab::LabCommand, quota::QuotaArgs};
 
 use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// The command line.
 pub(crate) fn command() -> clap::Command {
@@ -119,17 +119,6 @@ pub(crate) enum KeyAction {
         /// The store, even while in use
         store: PathBuf,
     },
-}
-
-#[derive(clap::Args)]
-pub(crate) struct Quota {
-    /// Print one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// A directory of a mount
-    pub(crate) dir: PathBuf,
-    /// The most bytes that it may hold with all that is below it, such as 10G; `none` takes the quota away
-    pub(crate) size: Option<String>,
 }
 
 #[derive(clap::Args)]
@@ -250,8 +239,8 @@ pub(crate) enum Command {
         action: Snapshot,
     },
     /// Limit what a directory of a mount may hold, or print how much of that is in use
-    #[command(after_help = QUOTA_EXAMPLES)]
-    Quota(Quota),
+    #[command(after_help = quota::QUOTA_EXAMPLES)]
+    Quota(QuotaArgs),
     /// Read all that the store of a mount holds, while it is used, and name the damaged files
     #[command(after_help = SCRUB_EXAMPLES)]
     Scrub(Scrub),
@@ -459,24 +448,6 @@ Examples:
   diff -r ~/scratch/project ~/scratch/.snapshots/monday/project
   sluice snapshot restore ~/scratch monday project/src
   sluice snapshot delete ~/scratch monday";
-
-const QUOTA_EXAMPLES: &str = "\
-A quota counts the pages of all files below the directory, and long targets of symbolic links; extended attributes do not count. What is
-there counts, and may be more than SIZE. Calls that would take more fail with EDQUOT, and `df DIR` shows the limit and
-what is free. Snapshots do not count; a clone counts where it stands.
-
-A file that is renamed across the border counts on the other side from then on. A directory, and a file of several names, is not renamed
-across: the call fails with EXDEV, and `mv` copies. Quotas do not nest. The root of a mount has none: its limit is the mount option
-size=. The quota of a store is durable when the command returns. A store in an object store has no quotas.
-
-The command is for root and for the user who serves the mount; everybody may use `df DIR`.
-
-Examples:
-  sluice quota ~/scratch/build 10G
-  sluice quota ~/scratch/build
-  sluice quota --json ~/scratch/build
-  df -h ~/scratch/build
-  sluice quota ~/scratch/build none";
 
 const SCRUB_EXAMPLES: &str = "\
 Each extent is read once from the disk itself, past all caches, and compared with its checksums, and each record of the tree is read.

@@ -1,6 +1,6 @@
 //! Quota: has the server of a mount limit what a directory holds, and says how much of that is in use.
 
-use crate::args::Quota;
+use crate::args::QuotaArgs;
 use crate::ram_options::scaled;
 use crate::store::bytes;
 use crate::watch::no_server;
@@ -10,7 +10,7 @@ use sluice_console::output::Output;
 use sluice_fuse::control::{self, QuotaOrder};
 use sluice_vfs::QuotaUse;
 
-pub(crate) fn quota(args: &Quota) -> Result<()> {
+pub(crate) fn quota(args: &QuotaArgs) -> Result<()> {
     let order = args.size.as_deref().map_or(Ok(QuotaOrder::Ask), order_of)?;
     let answer = control::quota(&args.dir, order).context(|| args.dir.display().to_string())?;
     let found = answer.ok_or_else(|| no_server(&args.dir))?;
@@ -42,7 +42,7 @@ fn told_as_json(found: Option<(QuotaUse, bool)>) -> String {
     format!("{fields}\n")
 }
 
-fn told(args: &Quota, found: Option<(QuotaUse, bool)>) -> String {
+fn told(args: &QuotaArgs, found: Option<(QuotaUse, bool)>) -> String {
     let dir = args.dir.display();
     match found {
         None => format!("{dir}: no quota\n"),

@@ -14,7 +14,7 @@ use crate::inode::flag;
 use crate::moment::{CopyKind, CopyTarget};
 use crate::ops::rename::with_names;
 use crate::ops::{Obstacle, ToldAhead};
-use crate::quota::Quota;
+use crate::quota::DirectoryQuota;
 use crate::{Cred, Errno, InodeRef, Superblock};
 use sluice_sync::rcu;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl Superblock {
         }
         let shared = &self.root().shared;
         let _quotas = shared.quotas.still();
-        let tops = self.paths(shared.quotas.all().map(Quota::dir));
+        let tops = self.paths(shared.quotas.all().map(DirectoryQuota::dir));
         let restored: PathBuf = names.iter().map(|name| OsStr::from_bytes(name)).collect();
         if tops.values().any(|top| top.strip_prefix("/").unwrap_or(top).starts_with(&restored)) {
             return Err(Errno::EBUSY);

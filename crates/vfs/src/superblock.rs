@@ -30,8 +30,8 @@ use std::fmt;
 /// The inode number of every root directory.
 pub(crate) const ROOT_INO: u64 = 1;
 /// In so many bytes space is counted: small things, such as extended attributes, need not take a page.
-pub(crate) const UNIT: u64 = 64;
-pub(crate) const UNITS_A_PAGE: u64 = PAGE / UNIT;
+const UNIT: u64 = 64;
+const UNITS_A_PAGE: u64 = PAGE / UNIT;
 /// Memory of an inode with its first name, including its share of tables; and memory of each further name.
 pub(crate) const INODE_BYTES: u64 = 1024;
 const NAME_BYTES: u64 = 512;

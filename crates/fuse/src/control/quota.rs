@@ -10,7 +10,7 @@ use super::order::about_up_to;
 use crate::connection::Connection;
 use rustix::fs::{Mode, OFlags};
 use sluice_vfs::{Errno, QuotaUse};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -93,10 +93,8 @@ pub fn quota(dir: &Path, order: QuotaOrder) -> io::Result<Option<Option<(QuotaUs
     let what = match order {
         QuotaOrder::Ask => ASK,
         QuotaOrder::Remove => REMOVE,
-        QuotaOrder::Set(limit @ (ASK | REMOVE)) => {
-            return Err(io::Error::new(ErrorKind::InvalidInput, format!("{limit} bytes are too few")));
-        }
-        QuotaOrder::Set(limit) => limit,
+        // As few bytes as these two mean are refused as any few are.
+        QuotaOrder::Set(limit) => limit.max(REMOVE + 1),
     };
     let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let Some(answer) = order_of(device, &format!("quota\n{} {what} 0\n", stat.st_ino))? else {

@@ -148,7 +148,6 @@ use crate::watch::{Watch, hook};
 use crate::{Errno, Inode, InodeRef};
 use keys::{FIXED, Key};
 use pending::{Collector, Pending};
-use quota::QUOTA_ROOM;
 use record::Totals;
 use requests::Requests;
 use scrub::ScrubProgress;
@@ -163,6 +162,8 @@ use touched::TouchedSet;
 
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
 const SUMS: u64 = 128;
+/// Room for the record of a quota, key and value.
+const QUOTA_ROOM: u64 = 64;
 /// By so much the recorded bound of inode numbers is raised.
 const NUMBERS: u64 = 1 << 20;
 

@@ -1,8 +1,7 @@
 //! Open: making a durable file system, and coming back to one.
 
 use super::keys::{Key, ino_of, name_of};
-use super::quota::QuotaUses;
-use super::record::{self, InodeRecord, Totals};
+use super::record::{self, InodeRecord, QuotaUses, Totals};
 use super::removal::Gone;
 use super::shares::Shares;
 use super::{Durable, errno, owners};

@@ -7,18 +7,12 @@
 
 use super::Durable;
 use super::keys::{Key, ino_of};
-use super::record::QuotaRecord;
-use crate::quota::{NO_QUOTA, Quota, QuotaStage};
+use super::record::{QuotaRecord, QuotaUses};
+use crate::quota::{DirectoryQuota, NO_QUOTA, QuotaStage};
 use crate::superblock::Shared;
 use crate::{Errno, InodeRef, Superblock};
 use sluice_store::Transaction;
 use std::collections::BTreeMap;
-
-/// Bytes of use, by the number of the quota.
-pub(super) type QuotaUses = BTreeMap<u32, u64>;
-
-/// Room for the record of a quota in a transaction, key and value.
-pub(super) const QUOTA_ROOM: u64 = 64;
 
 /// The quotas of a store.
 #[derive(Debug, Default)]
@@ -54,7 +48,7 @@ impl Durable {
     /// Puts down what quotas have in use, when the file system is closed and nothing is under way.
     pub(super) fn put_quota_uses<'q>(
         &self,
-        quotas: impl Iterator<Item = &'q Quota>,
+        quotas: impl Iterator<Item = &'q DirectoryQuota>,
         to: &mut Transaction<'_>,
     ) {
         for quota in quotas {
@@ -100,7 +94,7 @@ impl Superblock {
     /// Ends walks that a crash interrupted, and forgets quotas of directories that were removed.
     pub(super) fn finish_quotas(&self, found: &FoundQuotas) -> Result<(), Errno> {
         let quotas = &self.root().shared.quotas;
-        let find = |quota: &Quota| match self.find_inode(quota.dir()) {
+        let find = |quota: &DirectoryQuota| match self.find_inode(quota.dir()) {
             Err(Errno::ESTALE) => Ok(None),
             found => found.map(Some),
         };
@@ -123,7 +117,7 @@ impl Superblock {
 
 impl InodeRef {
     /// The directory of `quota` is gone.
-    fn forget_quota(&self, quota: &Quota) -> Result<(), Errno> {
+    fn forget_quota(&self, quota: &DirectoryQuota) -> Result<(), Errno> {
         quota.end();
         self.shared.begin(0)?.quota(quota.number(), None);
         Ok(())

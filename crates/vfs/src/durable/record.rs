@@ -28,6 +28,7 @@ use crate::inode::{Body, charged_target};
 use crate::quota::{NO_QUOTA, QuotaStage};
 use crate::stat::Timestamp;
 use crate::{FileType, Inode, InodeFlags};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The form of these values, and the newest that is read.
@@ -303,6 +304,9 @@ impl QuotaRecord {
         Some(QuotaRecord { dir, limit, used, stage })
     }
 }
+
+/// Bytes in use, by the number of the quota.
+pub(super) type QuotaUses = BTreeMap<u32, u64>;
 
 /// How far the scrub has got.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::mutant::Mutant;
 use super::record::{self, InodeRecord, QuotaRecord};
 use super::{Durable, HiddenTree, pending};
 use crate::inode::flag;
-use crate::quota::{NO_QUOTA, Quota, QuotaStage};
+use crate::quota::{DirectoryQuota, NO_QUOTA, QuotaStage};
 use crate::superblock::Shared;
 use crate::watch::Recording;
 use crate::{Inode, InodeRef};
@@ -178,7 +178,7 @@ impl<'s> Section<'s> {
     }
 
     /// The quota `number` is this, or is gone.
-    pub(crate) fn quota(&self, number: u32, is: Option<(&Quota, QuotaStage)>) {
+    pub(crate) fn quota(&self, number: u32, is: Option<(&DirectoryQuota, QuotaStage)>) {
         if let Some(open) = &self.open {
             open.put_down(|_| (), |stored| stored.quota(number, is));
         }
@@ -389,7 +389,7 @@ impl Stored<'_> {
         self.inode(top);
     }
 
-    fn quota(&self, number: u32, is: Option<(&Quota, QuotaStage)>) {
+    fn quota(&self, number: u32, is: Option<(&DirectoryQuota, QuotaStage)>) {
         let (now, mut transaction) = (self.durable.now(), self.transaction.borrow_mut());
         match is {
             Some((quota, stage)) => {

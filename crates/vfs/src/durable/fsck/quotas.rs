@@ -1,7 +1,8 @@
 //! Quotas: does each inode count for the quota of the directory in which it has its name?
 
 use super::{CheckedTree, Fix, Node};
-use crate::durable::quota::{FoundQuotas, QuotaUses};
+use crate::durable::quota::FoundQuotas;
+use crate::durable::record::QuotaUses;
 use crate::quota::{NO_QUOTA, QuotaStage};
 use crate::superblock::ROOT_INO;
 use sluice_store::{Gravity, Report};
