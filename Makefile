@@ -226,6 +226,7 @@ crash: prerequisites
 	SLUICE_CRASH_ENCRYPTED=1 SLUICE_CRASH_SEEDS=4 SLUICE_DAMAGE_ROUNDS=2000 cargo test --locked --release -p sluice-vfs --lib -- durable::crash_tests durable::damage_tests durable::copy_tests durable::fsck_tests durable::share_tests
 	SLUICE_CRASH_COMPRESSED=1 SLUICE_CRASH_SEEDS=4 SLUICE_DAMAGE_ROUNDS=2000 cargo test --locked --release -p sluice-vfs --lib -- durable::crash_tests durable::damage_tests durable::copy_tests durable::share_tests
 	SLUICE_CRASH_SEEDS=40 cargo test --locked --release -p sluice-vfs --lib durable::crash_tests -- --nocapture
+	SLUICE_MOMENT_ROUNDS=250 cargo test --locked --release -p sluice-vfs --lib moment::
 	SLUICE_KILL_ROUNDS=200 cargo test --locked -p sluice --test suite store::
 
 # Disks of 150 MiB to 2 GiB are filled, emptied and written to again a hundred times.

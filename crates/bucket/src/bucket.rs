@@ -12,12 +12,15 @@ use crate::objects::{self, Objects};
 use crate::owner::{self, Claim, ClaimPace, Owner};
 use crate::race;
 use crate::runtime::Stop;
+use crate::sealed::SealedObjects;
 use crate::traffic::{Traffic, TrafficRecorders};
 use futures_util::future::join;
 use object_store::path::Path;
 use sluice_store::disk::{Disk, HostDisk};
 use sluice_store::engine::Engine;
-use sluice_store::{Gravity, Info, Look, Options, Progress, Report, Store, StoreError};
+use sluice_store::{
+    Cipher, Gravity, Info, KeyFile, KeySlot, Look, Options, Progress, Report, Store, StoreError, StoreKey,
+};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, LockClass, Mutex};
 use std::cell::Cell;
@@ -28,6 +31,8 @@ static TRAFFIC: LockClass = LockClass::new("bucket.traffic");
 
 /// The object that says what this is.
 const SUPER: &str = "super";
+/// The object with the keys of an encrypted store.
+const KEYS: &str = "keys";
 
 /// How often a request that failed is made again, with up to a second in between: for about a minute a store waits for an object
 /// store that does not answer, then it fails.
@@ -67,7 +72,11 @@ const CACHE_DATA: u64 = 3;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Bucket {
+    /// The objects as they are used.
     objects: Objects,
+    /// The objects as they are stored: of an encrypted store that was [unlocked](Bucket::unlocked) others.
+    stored: Objects,
+    cipher: Option<Arc<Cipher>>,
     /// The host's directory that they lie in; none: they are elsewhere, and nobody tells how much room there is.
     host: Option<Arc<HostDisk>>,
     /// The way to them.
@@ -166,7 +175,9 @@ impl Bucket {
         let objects: Objects = Arc::new(LineObjects { objects, line: line.clone() });
         let opened = Arc::new(Mutex::with_class(&TRAFFIC, TrafficRecorders::default()));
         Bucket {
+            stored: objects.clone(),
             objects,
+            cipher: None,
             host: None,
             line,
             retries: RETRIES,
@@ -180,6 +191,68 @@ impl Bucket {
     #[must_use]
     pub fn with_cache(self, cache: DiskCache) -> Bucket {
         Bucket { cache: Some(cache), ..self }
+    }
+
+    /// The bucket with its encrypted store, which `key` opens. [`create`](Self::create), [`open`](Self::open) and [`look`](Self::look) do the
+    /// same with the key of their options.
+    ///
+    /// # Errors
+    /// [`StoreError::WrongKey`]; [`StoreError::NotEncrypted`]; errors of [`info`](Self::info).
+    pub fn unlocked(&self, key: &StoreKey) -> Result<Bucket, StoreError> {
+        let (_, keys) = self.wait(self.read_keys())?;
+        Ok(self.with_cipher(Arc::new(keys.unlock(key)?)))
+    }
+
+    fn with_cipher(&self, cipher: Arc<Cipher>) -> Bucket {
+        let objects = sealed(&self.stored, Some(&cipher));
+        Bucket { objects, cipher: Some(cipher), ..self.clone() }
+    }
+
+    /// The bucket as `options` open its store.
+    fn with_key_of(&self, options: &Options) -> Result<Bucket, StoreError> {
+        options.key.as_ref().map_or_else(|| Ok(self.clone()), |key| self.unlocked(key))
+    }
+
+    async fn read_keys(&self) -> Result<(Info, KeyFile), StoreError> {
+        let (super_path, keys_path) = (Path::from(SUPER), Path::from(KEYS));
+        let both = join(objects::get(&self.stored, &super_path), objects::get(&self.stored, &keys_path));
+        let (found, keys) = both.await;
+        let info = Info::decode(&found?.ok_or(StoreError::NotAStore)?)?;
+        let keys = KeyFile::of_store(info.key_id, keys?.as_deref())?;
+        Ok((info, keys))
+    }
+
+    /// The slots of the encrypted store that are used.
+    ///
+    /// # Errors
+    /// [`StoreError::NotEncrypted`]; errors of [`info`](Self::info).
+    pub fn keys(&self) -> Result<Vec<KeySlot>, StoreError> {
+        self.wait(self.read_keys()).map(|(_, keys)| keys.slots())
+    }
+
+    /// Changes the keys that open the store, which nobody else may have open. The store itself stays as it is.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`], [`StoreError::Claimed`]; those of `change`; errors of [`keys`](Self::keys).
+    pub fn change_keys<T>(
+        &self,
+        change: impl FnOnce(&mut KeyFile) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let stop = self.stop();
+        stop.wait(self.read_keys())?;
+        let owner = stop.wait(owner::claim(&self.stored, Claim::Alone, self.pace, &|_| ()))?;
+        let changed = stop.wait(async {
+            // As they are since nobody else changes them.
+            let (_, mut keys) = self.read_keys().await?;
+            let done = change(&mut keys)?;
+            objects::put(&self.stored, &Path::from(KEYS), keys.encode().to_vec()).await?;
+            Ok(done)
+        });
+        stop.wait(async {
+            owner.close(&self.stored, 0).await;
+            Ok(())
+        })?;
+        changed
     }
 
     /// Requests of the store that was opened last by way of this value or a clone, since then.
@@ -203,7 +276,17 @@ impl Bucket {
         match self.info() {
             Err(StoreError::NotAStore) => self.begin_making()?,
             Err(error) => return Err(error),
-            Ok(_) => return self.open_without_records(options),
+            Ok(info) => {
+                // The store must be of the kind that the options ask for.
+                if info.is_compressed != options.compress || info.key_id.is_some() != options.key.is_some() {
+                    return Err(StoreError::Exists);
+                }
+                let unlocked = self.with_key_of(&options).map_err(|error| match error {
+                    StoreError::WrongKey => StoreError::Exists,
+                    error => error,
+                })?;
+                return unlocked.open_without_records(options);
+            }
         }
         let free = match &self.host {
             Some(host) => host.free_bytes().map_err(|error| StoreError::Io("ask for free room", error))?,
@@ -211,7 +294,8 @@ impl Bucket {
         };
         let log_size = options.log_size.min(free / LOG_SHARE);
         let options = options.log_size(log_size);
-        let info = Info::of_new(&options)?;
+        let keys = options.key.as_ref().map(KeyFile::new).transpose()?;
+        let info = Info::of_new(&options, keys.as_ref().map(|(keys, _)| keys.id()))?;
         self.wait(race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid))))?;
         // One of two processes gets the claim; it removes what a killed process left.
         let mut owner = self.wait(owner::claim(&self.objects, Claim::Alone, self.pace, &|_| ()))?;
@@ -226,7 +310,13 @@ impl Bucket {
             return Err(StoreError::Exists);
         }
         self.wait(self.remove_all_but([&owner.path(), &Path::from(UNFINISHED)]))?;
-        let store = self.open_as(owner, &info, options)?;
+        let store = match keys {
+            Some((keys, cipher)) => {
+                self.wait(objects::put(&self.stored, &Path::from(KEYS), keys.encode().to_vec()))?;
+                self.with_cipher(Arc::new(cipher)).open_as(owner, &info, options)?
+            }
+            None => self.open_as(owner, &info, options)?,
+        };
         // Without `super` it is no store: so it comes when all else is whole.
         if !self.wait(objects::create(&self.objects, &Path::from(SUPER), &info.encode()))? {
             return Err(StoreError::Exists);
@@ -255,14 +345,16 @@ impl Bucket {
         options: Options,
         waits: &dyn Fn(&StoreError),
     ) -> Result<Store, StoreError> {
+        let bucket = self.with_key_of(&options)?;
         let claimed = async {
-            let info = self.read_info().await?;
-            Ok((info, owner::claim(&self.objects, claim, self.pace, waits).await?))
+            let info = bucket.read_usable().await?;
+            Ok((info, owner::claim(&bucket.objects, claim, bucket.pace, waits).await?))
         };
-        let (claimed, checked) = self.wait(async { Ok(join(claimed, gaps::check(&self.objects)).await) })?;
+        let both = bucket.wait(async { Ok(join(claimed, gaps::check(&bucket.objects)).await) });
+        let (claimed, checked) = both?;
         let (info, owner) = claimed?;
         checked?;
-        self.open_as(owner, &info, options)
+        bucket.open_as(owner, &info, options)
     }
 
     fn open_as(&self, owner: Owner, info: &Info, options: Options) -> Result<Store, StoreError> {
@@ -277,16 +369,17 @@ impl Bucket {
     /// # Errors
     /// Errors of [`open`](Self::open).
     pub fn open_without_lost(&self, options: Options) -> Result<Store, StoreError> {
+        let bucket = self.with_key_of(&options)?;
         let claimed = async {
-            let info = self.read_info().await?;
-            let mut owner = owner::claim(&self.objects, Claim::Alone, self.pace, &|_| ()).await?;
-            gaps::cut_off(&self.objects).await?;
+            let info = bucket.read_usable().await?;
+            let mut owner = owner::claim(&bucket.objects, Claim::Alone, bucket.pace, &|_| ()).await?;
+            gaps::cut_off(&bucket.objects).await?;
             // Earlier owners told of pushes that are lost.
             owner.pushes = 0;
             Ok((info, owner))
         };
-        let (info, owner) = self.wait(claimed)?;
-        self.open_as(owner, &info, options)
+        let (info, owner) = bucket.wait(claimed)?;
+        bucket.open_as(owner, &info, options)
     }
 
     /// Opens the store to be looked at: nobody is fenced, and what is changed reaches nothing. Later writes of other
@@ -295,23 +388,27 @@ impl Bucket {
     /// # Errors
     /// Errors of [`open`](Self::open), without the first three.
     pub fn look(&self, options: Options) -> Result<Store, StoreError> {
-        let info = self.info()?;
-        let opening = self.opening(&info)?;
-        let records = Looking::open(&self.objects, &opening)?;
-        let data = self.data(&info, &opening, None, self.stop())?;
+        let bucket = self.with_key_of(&options)?;
+        let info = bucket.wait(bucket.read_usable())?;
+        let opening = bucket.opening(&info)?;
+        let records = Looking::open(&bucket.objects, &opening)?;
+        let data = bucket.data(&info, &opening, None, bucket.stop())?;
         Store::over(Box::new(records), data, of_store(&info, options))
     }
 
     /// Shows each record of the store to `look`, which is not changed, and tells what is damaged.
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`]; the object store's. Damage in the store is a finding,
-    /// not an error.
+    /// [`StoreError::NotAStore`], [`StoreError::NewerFormat`]; [`StoreError::Locked`], see [`unlocked`](Self::unlocked); the object store's.
+    /// Damage in the store is a finding, not an error.
     pub fn check(
         &self,
         look: &mut dyn Look,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, StoreError> {
+        if let Err(error @ StoreError::Locked) = self.wait(self.read_usable()) {
+            return Err(error);
+        }
         let lost = Cell::new(None);
         let open = || -> Result<Box<dyn Engine>, StoreError> {
             let (records, what) = Looking::open_damaged(&self.objects, &self.opening(&self.info()?)?)?;
@@ -343,6 +440,17 @@ impl Bucket {
         Info::decode(&bytes.ok_or(StoreError::NotAStore)?)
     }
 
+    /// The description of a store that can be read.
+    async fn read_usable(&self) -> Result<Info, StoreError> {
+        let info = self.read_info().await?;
+        match (info.key_id, &self.cipher) {
+            (Some(_), None) => Err(StoreError::Locked),
+            (None, Some(_)) => Err(StoreError::NotEncrypted),
+            (Some(id), Some(cipher)) if id != cipher.id() => Err(StoreError::WrongKey),
+            _ => Ok(info),
+        }
+    }
+
     /// Bytes that all objects of the store take.
     ///
     /// # Errors
@@ -372,9 +480,11 @@ impl Bucket {
         let recorders = TrafficRecorders::default();
         *self.opened.lock() = recorders.clone();
         let records = match cache("records", CACHE_RECORDS)? {
-            Some(cache) => self.wait(cached(self.objects.clone(), &cache, &recorders.records))?,
-            None => self.objects.clone(),
+            Some(cache) => self.wait(cached(self.stored.clone(), &cache, &recorders.records))?,
+            None => self.stored.clone(),
         };
+        // The cache has what is stored.
+        let records = sealed(&records, self.cipher.as_ref());
         Ok(Opening {
             line: self.line.clone(),
             retries: self.retries,
@@ -396,23 +506,21 @@ impl Bucket {
         if info.segment_size == 0 {
             return Ok(None);
         }
-        let counted: Objects = Arc::new(CountedObjects::new(self.objects.clone(), &opening.recorders.data));
+        let counted: Objects = Arc::new(CountedObjects::new(self.stored.clone(), &opening.recorders.data));
         let objects = match &opening.data_cache {
             Some(cache) => self.wait(cached(counted, cache, &opening.recorders.data))?,
             None => counted,
         };
         let data = DataDisk::new(objects, epoch, info.segment_size, self.retries, stop);
+        let data = data.encrypted(self.cipher.clone());
         Ok(Some(Arc::new(match &self.host {
             Some(host) => data.on_host(host.clone(), info.log_size),
             None => data,
         })))
     }
 
-    /// Opens a store whose maker was killed before it wrote a record. The store must be of the kind that `options` ask for.
+    /// Opens a store whose maker was killed before it wrote a record.
     fn open_without_records(&self, options: Options) -> Result<Store, StoreError> {
-        if self.info()?.is_compressed != options.compress {
-            return Err(StoreError::Exists);
-        }
         let must_have_none = |store: Store| {
             let mut has_records = false;
             store.scan(&[], &[u8::MAX; 32], &mut |_, _| {
@@ -457,8 +565,18 @@ const UNFINISHED: &str = "mkfs-unfinished";
 
 /// `options` with what the store `info` was made with. Its data are written by pushes, which come one at a time.
 fn of_store(info: &Info, options: Options) -> Options {
-    let options = options.log_size(info.log_size).segment_size(info.segment_size);
+    let mut options = options.log_size(info.log_size).segment_size(info.segment_size);
+    // The records are decrypted by the bucket, and the data by its disk.
+    options.key = None;
     options.compress(info.is_compressed).open_segments(1)
+}
+
+/// `objects` as they would be without encryption.
+fn sealed(objects: &Objects, cipher: Option<&Arc<Cipher>>) -> Objects {
+    match cipher {
+        Some(cipher) => Arc::new(SealedObjects::new(objects.clone(), cipher.clone())),
+        None => objects.clone(),
+    }
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

@@ -1,15 +1,17 @@
 //! Errors: those of SlateDB and of an object store as errors of a store.
 
-use crate::reason::{brief, is_full, reason};
+use crate::reason::{brief, is_full, is_unsealed, reason};
 use rustix::io::Errno;
 use slatedb::{CloseReason, ErrorKind};
 use sluice_store::StoreError;
+use std::error::Error;
 use std::io;
 
 /// Translates an error of SlateDB during the action `what`.
 pub(crate) fn of_records(what: &'static str) -> impl FnOnce(slatedb::Error) -> StoreError {
     move |error| match error.kind() {
         _ if is_full(&error) => StoreError::Io(what, Errno::NOSPC.into()),
+        _ if is_unsealed(&error) => damaged(what, &error),
         ErrorKind::Closed(CloseReason::Fenced) => StoreError::Superseded,
         ErrorKind::Unavailable => StoreError::Io(what, reason(&error)),
         ErrorKind::Closed(_) | ErrorKind::Transaction => {
@@ -25,6 +27,9 @@ pub(crate) fn of_objects(what: &'static str) -> impl FnOnce(object_store::Error)
         if is_full(&error) {
             return StoreError::Io(what, Errno::NOSPC.into());
         }
+        if is_unsealed(&error) {
+            return damaged(what, &error);
+        }
         let kind = match &error {
             object_store::Error::NotFound { .. } => io::ErrorKind::NotFound,
             object_store::Error::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,
@@ -37,6 +42,15 @@ pub(crate) fn of_objects(what: &'static str) -> impl FnOnce(object_store::Error)
         let is_system = told.raw_os_error().is_some();
         StoreError::Io(what, if is_system { told } else { io::Error::new(kind, told.to_string()) })
     }
+}
+
+/// An error whose cause is an object that is not what was encrypted.
+fn damaged(what: &str, error: &(dyn Error + 'static)) -> StoreError {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    StoreError::Damaged(format!("could not {what}: {cause}"))
 }
 
 /// An error that ends all writing.

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //!   BUCKET/PATH/super              what this is: written last, if there is none                   bucket.rs
+//!   BUCKET/PATH/keys               of an encrypted store: its key, once for each key that opens it
 //!   BUCKET/PATH/owners/EPOCH       which process opened the store, an object each time            owner.rs
 //!   BUCKET/PATH/records/wal/N      pushes                                                         SlateDB, by way of
 //!   BUCKET/PATH/records/...        what they come to, sorted, and the list of those objects       engine.rs
@@ -64,6 +65,7 @@ mod owner;
 mod race;
 mod reason;
 mod runtime;
+mod sealed;
 mod traffic;
 
 pub use bucket::Bucket;

@@ -4,7 +4,7 @@
 //! documentation explains.
 
 use std::error::Error;
-use std::io;
+use std::{fmt, io};
 
 /// A code of S3's, and what can be done.
 const CURES: [(&str, &str); 14] = [
@@ -33,6 +33,23 @@ pub(crate) fn is_full(error: &(dyn Error + 'static)) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
         || error.source().is_some_and(is_full)
+}
+
+/// A sealed object is not as it was written.
+#[derive(Debug)]
+pub(crate) struct Unsealed(pub(crate) String);
+
+impl fmt::Display for Unsealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is damaged: it is not what was encrypted", self.0)
+    }
+}
+
+impl Error for Unsealed {}
+
+/// Whether `error` says that an object is not as it was written.
+pub(crate) fn is_unsealed(error: &(dyn Error + 'static)) -> bool {
+    error.is::<Unsealed>() || error.source().is_some_and(is_unsealed)
 }
 
 /// A one-line text of `error` for a person. An error of the system below stays what it is.

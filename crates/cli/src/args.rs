@@ -3,15 +3,15 @@
 mod cluster;
 #[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
 mod lab;
+mod quota;
 
 pub(crate) use cluster::{ClusterAction, Watched};
-pub(crate) use lab::LabCommand;
+pub(crate) use {lab::LabCommand, quota::QuotaArgs};
 
 use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// The command line.
 pub(crate) fn command() -> clap::Command {
@@ -238,6 +238,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: Snapshot,
     },
+    /// Limit what a directory of a mount may hold, or print how much of that is in use
+    #[command(after_help = quota::QUOTA_EXAMPLES)]
+    Quota(QuotaArgs),
     /// Read all that the store of a mount holds, while it is used, and name the damaged files
     #[command(after_help = SCRUB_EXAMPLES)]
     Scrub(Scrub),
@@ -263,6 +266,9 @@ pub(crate) enum Command {
         /// Only what changed since this snapshot of the same mount
         #[arg(long, value_name = "OLDER")]
         since: Option<OsString>,
+        /// Only what is missing: the token of a `sluice receive` that failed
+        #[arg(long, value_name = "TOKEN")]
+        resume: Option<String>,
         /// The snapshot: DIR/.snapshots/NAME
         snapshot: PathBuf,
     },
@@ -471,15 +477,15 @@ Examples:
   sluice diff --json ~/scratch/.snapshots/monday";
 
 const SEND_EXAMPLES: &str = "\
-With --since, the receiver must have the older snapshot, as it is here.
+With --since, the receiver must have the older snapshot, as it is here. With --resume, give SNAPSHOT and --since as before.
 
 Examples:
   sluice send ~/scratch/.snapshots/monday | ssh two sluice receive backup
   sluice send --since monday ~/scratch/.snapshots/tuesday | sluice receive s3://BUCKET/backup";
 
 const RECEIVE_EXAMPLES: &str = "\
-The snapshot gets the name that was sent. It is there when the whole stream has come, and durable when the command returns; a
-stream that is cut off, damaged, or goes on from another snapshot changes nothing, and may be sent again.
+The snapshot gets the name that was sent. It is there when the whole stream has come, and durable when the command returns. Of a stream that is
+cut off or damaged the part before stays until another comes; the error has the token for `sluice send --resume` (again: `receive STORE < /dev/null`).
 
 Examples:
   sluice mkfs ~/backup; sluice receive ~/backup < monday.stream

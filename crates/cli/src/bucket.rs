@@ -7,7 +7,7 @@ use crate::ram_options;
 use sluice_bucket::{Claim, DiskCache, RequestCounts, Traffic};
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_fuse::control::{Latency, ObjectRequests, ObjectStoreStat};
-use sluice_store::{Info, Progress, Report, StoreError};
+use sluice_store::{Info, KeySlot, Progress, Report, StoreError, StoreKey};
 use sluice_sync::Arc;
 use sluice_vfs::{Options, Superblock};
 use std::path::{Path, PathBuf};
@@ -46,16 +46,20 @@ fn url(store: &Path) -> Option<&str> {
     store.to_str().filter(|_| Bucket::is_url(store))
 }
 
-/// Makes an empty file system, if the store's place is the address of one: false if it is none.
-pub(crate) fn mkfs(store: &Path, is_compressed: bool) -> Result<bool> {
+/// Makes an empty file system, if the store's place is the address of one: false if it is none. `key` gives the key of an encrypted
+/// one.
+pub(crate) fn mkfs(
+    store: &Path,
+    is_compressed: bool,
+    key: &dyn Fn() -> Result<Option<StoreKey>>,
+) -> Result<bool> {
     refuse_misspelt(store)?;
     let Some(url) = url(store) else { return Ok(false) };
     let mut options = ram_options::parse_for_store("")?.ram;
     options.store.compress = is_compressed;
-    let made = Bucket::make(url).and_then(|bucket| {
-        let made = bucket.create(options.store.clone())?;
-        Superblock::create_in(made, options)
-    });
+    let bucket = Bucket::make(url).map_err(failure(store))?;
+    options.store.key = key()?;
+    let made = bucket.create(options.store.clone()).and_then(|made| Superblock::create_in(made, options));
     let superblock = made.map_err(failure(store))?;
     superblock.sync().and_then(|()| superblock.close()).context(|| store.display().to_string())?;
     Ok(true)
@@ -97,6 +101,39 @@ pub(crate) fn stat(bucket: &Bucket) -> ObjectStoreStat {
 /// The store's own info, the bytes of its objects, and its user.
 pub(crate) fn info(bucket: &Bucket) -> std::result::Result<(Info, u64, Option<StoreError>), StoreError> {
     Ok((bucket.info()?, bucket.size()?, bucket.user()?))
+}
+
+/// Whether the store is encrypted.
+pub(crate) fn is_encrypted(bucket: &Bucket) -> bool {
+    bucket.info().is_ok_and(|info| info.key_id.is_some())
+}
+
+/// `bucket` with its encrypted store, which `key` opens.
+pub(crate) fn unlocked(bucket: &Bucket, key: &StoreKey) -> std::result::Result<Bucket, StoreError> {
+    bucket.unlocked(key)
+}
+
+/// The slots of the encrypted store that are used.
+pub(crate) fn keys(bucket: &Bucket) -> std::result::Result<Vec<KeySlot>, StoreError> {
+    bucket.keys()
+}
+
+/// Lets `new` open the store that `key` opens, and that nobody has open: its slot.
+pub(crate) fn add_key(
+    bucket: &Bucket,
+    key: &StoreKey,
+    new: &StoreKey,
+) -> std::result::Result<usize, StoreError> {
+    bucket.change_keys(|keys| keys.add(key, new))
+}
+
+/// Takes from the key of `slot` that it opens the store that `key` opens, and that nobody has open.
+pub(crate) fn remove_key(
+    bucket: &Bucket,
+    key: &StoreKey,
+    slot: usize,
+) -> std::result::Result<(), StoreError> {
+    bucket.change_keys(|keys| keys.remove(key, slot))
 }
 
 /// Checks the store, which may be in use.

@@ -50,8 +50,8 @@ const RULES: [OptionRule; 9] = [
     ),
     (
         &["key_file", "passphrase_file"],
-        |place, _| place == Footing::Directory,
-        "only with a store in a directory, and not with --cluster: others are not encrypted yet",
+        |place, _| place != Footing::Memory,
+        "only with a store: a file system in memory is not encrypted",
     ),
     (
         &["snapshots"],
@@ -162,8 +162,8 @@ mod tests {
         ("nodeadlock", "cC"),
         ("memory=64M", "docC"),
         ("volatile", "d"),
-        ("key_file=/root/key", "d"),
-        ("passphrase_file=/root/passphrase", "d"),
+        ("key_file=/root/key", "docC"),
+        ("passphrase_file=/root/passphrase", "docC"),
         ("cache=/var/cache/fs", "oC"),
         ("cache_size=1G,cache=/var/cache/fs", "oC"),
         ("takeover", "o"),

@@ -1,6 +1,6 @@
 //! KeySource: the key of an encrypted store, from a file or from a person.
 
-use crate::bucket::Bucket;
+use crate::bucket::{self, Bucket};
 use crate::failures::failure;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use sluice_console::failure::{Context, Failure, Result};
@@ -80,10 +80,18 @@ pub(crate) fn key_for(store: &Path, source: Option<KeySource>, what: &str) -> Re
     if let Some(source) = source {
         return source.key().map(Some);
     }
-    let is_encrypted = !Bucket::is_url(store)
-        && HostDisk::unlocked(store)
+    // A store may be far away, and out of reach: it is asked only if a person can be.
+    if File::open(TERMINAL).is_err() {
+        return Ok(None);
+    }
+    let is_encrypted = match bucket::at(store) {
+        Ok(Some(bucket)) => bucket::is_encrypted(&bucket),
+        Ok(None) => HostDisk::unlocked(store)
             .and_then(|disk| Store::info(&disk))
-            .is_ok_and(|info| info.key_id.is_some());
+            .is_ok_and(|info| info.key_id.is_some()),
+        // The caller meets the same error.
+        Err(_) => false,
+    };
     if is_encrypted { asked(store, what) } else { Ok(None) }
 }
 
@@ -152,12 +160,35 @@ pub(crate) fn new_key(store: &Path, source: Option<KeySource>) -> Result<StoreKe
     Ok(key)
 }
 
-/// Refuses a key for the store at `store`, which is in an object store.
-///
-/// # Errors
-/// `source` is one.
-pub(crate) fn refuse_key(store: &Path, source: Option<KeySource>) -> Result<()> {
-    source.map_or(Ok(()), |_| Err(failure(store)(StoreError::NotEncrypted)))
+/// The `bucket` at `store`, unlocked with the key of `source`, or, if it `asks`, of a person.
+pub(crate) fn bucket_unlocked(
+    store: &Path,
+    bucket: &Bucket,
+    source: Option<KeySource>,
+    asks: bool,
+) -> Result<Bucket> {
+    let key = match source {
+        None if !asks => None,
+        source => key_for(store, source, "Passphrase")?,
+    };
+    let unlocked = key.map_or_else(|| Ok(bucket.clone()), |key| bucket::unlocked(bucket, &key));
+    unlocked.map_err(failure(store))
+}
+
+/// Refuses a `key` that does not open the store at `store`, which somebody may have open, and none for an encrypted one.
+pub(crate) fn refuse_wrong_key(store: &Path, key: Option<&StoreKey>) -> Result<()> {
+    let opens = match (bucket::at(store).map_err(failure(store))?, key) {
+        (Some(bucket), Some(key)) => bucket::unlocked(&bucket, key).map(drop),
+        (Some(bucket), None) if bucket::is_encrypted(&bucket) => Err(StoreError::Locked),
+        (None, Some(key)) => {
+            HostDisk::unlocked(store).and_then(|disk| Store::unlock(Arc::new(disk), key)).map(drop)
+        }
+        (None, None) => HostDisk::unlocked(store)
+            .and_then(|disk| Store::info(&disk))
+            .and_then(|info| info.key_id.map_or(Ok(()), |_| Err(StoreError::Locked))),
+        (Some(_), None) => Ok(()),
+    };
+    opens.map_err(failure(store))
 }
 
 /// The disk with the store at `store`, unlocked with the key of `source`, or of a person, if it is encrypted.

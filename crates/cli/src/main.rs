@@ -35,6 +35,7 @@ mod no_bucket;
 #[cfg(all(test, feature = "cluster"))]
 #[allow(dead_code, reason = "compiled for its tests")]
 mod no_cluster;
+mod quota;
 mod ram_options;
 mod run_in_mount;
 mod scrub;
@@ -154,6 +155,7 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,
         Command::Snapshot { action } => copies::snapshot(&action)?,
+        Command::Quota(args) => quota::quota(&args)?,
         Command::Scrub(args) => return scrub::scrub(&args),
         Command::Diff { json, names, old, new } => {
             let form = match (json, names) {
@@ -163,7 +165,9 @@ fn perform(command: Command) -> Result<u8> {
             };
             streams::diff(&old, new.as_deref(), &form)?;
         }
-        Command::Send { since, snapshot } => streams::send(&snapshot, since.as_deref())?,
+        Command::Send { since, resume, snapshot } => {
+            streams::send(&snapshot, since.as_deref(), resume.as_deref())?;
+        }
         Command::Receive { key, store } => streams::receive(&store, &key)?,
         Command::Export { snapshot } => streams::export(&snapshot)?,
         Command::Fault(args) => fault::fault(&args)?,

@@ -51,6 +51,11 @@ pub(crate) fn text(stat: &MountStat) -> String {
     for (name, value) in gauges(stat) {
         table.line([name.replace('_', " "), grouped(value as f64)]);
     }
+    let store = stat.file_system.iter().find_map(|known| known.store.as_ref());
+    if let Some(store) = store.filter(|store| store.compressed && store.contents_written_stored_bytes > 0) {
+        let ratio = store.contents_written_bytes as f64 / store.contents_written_stored_bytes as f64;
+        table.line(["compression ratio since the mount".to_owned(), format!("{ratio:.2}")]);
+    }
     for (kind, requests) in object_requests(stat) {
         let count = requests.latency.count();
         let [p50, p99] = [0.5, 0.99].map(|share| quantile(&requests.latency, share));
@@ -199,6 +204,15 @@ fn gauges_of_file_system(stat: &FileSystemStat) -> Vec<(&'static str, u64)> {
         ("write_stalls", objects.write_stalls),
     ];
     gauges.extend(stat.dirty_bytes.map(|bytes| ("dirty_bytes", bytes)));
+    if let Some(store) = &stat.store {
+        gauges.extend([
+            ("encrypted", store.encrypted.into()),
+            ("compressed", store.compressed.into()),
+            ("contents_stored_bytes", store.contents_stored_bytes),
+            ("contents_written_bytes", store.contents_written_bytes),
+            ("contents_written_stored_bytes", store.contents_written_stored_bytes),
+        ]);
+    }
     if let Some(scrub) = &stat.scrub {
         gauges.extend([
             ("scrub_age_seconds", scrub.scrub_age_seconds),
@@ -245,6 +259,7 @@ const HOT_FIGURES: [HotFigure; 4] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_fuse::control::StoreStat;
 
     const LINE: &[u8] = br#"{"requests_total":30,"requests":{"LOOKUP":10,"READ":20},
         "latency":{"READ":{"ns_total":40000,"buckets":[[1023,15],[2047,4],[81919,1]]}},
@@ -288,6 +303,30 @@ mod tests {
             text(&stat)
         );
         assert!(parse(b"{}").is_err());
+    }
+
+    #[test]
+    fn how_a_store_keeps_contents_is_told_with_the_ratio_of_a_compressed_one() {
+        let mut stat = parse(LINE).unwrap();
+        let kept = StoreStat {
+            encrypted: true,
+            compressed: true,
+            contents_stored_bytes: 8192,
+            contents_written_bytes: 30_000,
+            contents_written_stored_bytes: 12_288,
+        };
+        stat.file_system.as_mut().unwrap().store = Some(kept);
+        let (told, metrics) = (text(&stat), prometheus(&stat));
+        assert!(told.contains("compression ratio since the mount") && told.contains("2.44"), "{told}");
+        for line in
+            ["sluicefs_encrypted 1\n", "sluicefs_compressed 1\n", "sluicefs_contents_stored_bytes 8192\n"]
+        {
+            assert!(metrics.contains(line), "{metrics}");
+        }
+        stat.file_system.as_mut().unwrap().store.as_mut().unwrap().compressed = false;
+        assert!(!text(&stat).contains("ratio") && prometheus(&stat).contains("sluicefs_compressed 0\n"));
+        stat.file_system.as_mut().unwrap().store = None;
+        assert!(!text(&stat).contains("encrypted") && !prometheus(&stat).contains("compressed"));
     }
 
     #[test]

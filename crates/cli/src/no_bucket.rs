@@ -5,7 +5,7 @@ pub(crate) use NoBucket as Bucket;
 use crate::failures::failure;
 use sluice_console::failure::Result;
 use sluice_fuse::control::ObjectStoreStat;
-use sluice_store::{Info, Progress, Report, StoreError};
+use sluice_store::{Info, KeySlot, Progress, Report, StoreError, StoreKey};
 use sluice_sync::Arc;
 use sluice_vfs::{Options, Superblock};
 use std::io;
@@ -49,7 +49,11 @@ pub(crate) fn refuse_misspelt(store: &Path) -> Result<()> {
     if is_near { Err(failure(store)(absent())) } else { Ok(()) }
 }
 
-pub(crate) fn mkfs(store: &Path, _is_compressed: bool) -> Result<bool> {
+pub(crate) fn mkfs(
+    store: &Path,
+    _is_compressed: bool,
+    _key: &dyn Fn() -> Result<Option<StoreKey>>,
+) -> Result<bool> {
     refuse_misspelt(store)?;
     at(store).map_err(failure(store))?;
     Ok(false)
@@ -76,6 +80,26 @@ pub(crate) fn info(bucket: &Bucket) -> std::result::Result<(Info, u64, Option<St
     match *bucket {}
 }
 
+pub(crate) fn is_encrypted(bucket: &Bucket) -> bool {
+    match *bucket {}
+}
+
+pub(crate) fn unlocked(bucket: &Bucket, _: &StoreKey) -> std::result::Result<Bucket, StoreError> {
+    match *bucket {}
+}
+
+pub(crate) fn keys(bucket: &Bucket) -> std::result::Result<Vec<KeySlot>, StoreError> {
+    match *bucket {}
+}
+
+pub(crate) fn add_key(bucket: &Bucket, _: &StoreKey, _: &StoreKey) -> std::result::Result<usize, StoreError> {
+    match *bucket {}
+}
+
+pub(crate) fn remove_key(bucket: &Bucket, _: &StoreKey, _: usize) -> std::result::Result<(), StoreError> {
+    match *bucket {}
+}
+
 pub(crate) fn check(bucket: &Bucket, _: &mut dyn FnMut(Progress)) -> std::result::Result<Report, StoreError> {
     match *bucket {}
 }
@@ -91,12 +115,12 @@ mod tests {
     #[test]
     fn an_address_and_what_is_nearly_one_are_refused_and_directories_are_not() {
         for address in ["s3://bucket/path", "file:///directory", "gs://bucket", "s3:/bucket", "S3:bucket"] {
-            let failure = mkfs(Path::new(address), false).unwrap_err().to_string();
+            let failure = mkfs(Path::new(address), false, &|| Ok(None)).unwrap_err().to_string();
             let tells = |word| failure.contains(word);
             assert!(tells(address) && tells("no object stores") && tells("make build"), "{failure}");
         }
         for directory in ["/srv/store", "./s3:/bucket", "s3", "a:b"] {
-            assert_eq!(mkfs(Path::new(directory), false), Ok(false), "{directory}");
+            assert_eq!(mkfs(Path::new(directory), false, &|| Ok(None)), Ok(false), "{directory}");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::bucket::{self, Bucket};
 use crate::cluster::ClusterMember;
 use crate::failures::{failure, mount_failure};
 use crate::footing::Footing;
-use crate::key_source::key_for;
+use crate::key_source::{key_for, refuse_wrong_key};
 use crate::mount_files::{self, MountFile};
 use crate::ram_options::{self, MountList};
 use crate::storage::Storage;
@@ -184,10 +184,14 @@ fn serve(
     let MountList { mut ram, objects, mount: mut options, key, level, metrics, is_tracked } =
         ram_options::parse_for(store.is_some(), list)?;
     // Here, and not where the options are checked: a pipe gives its key once. The terminal is still ours.
-    ram.store.key = match store.filter(|_| member.is_none()) {
+    ram.store.key = match store {
         Some(store) => key_for(store, key, "Passphrase")?,
         None => None,
     };
+    if let (Some(_), Some(store)) = (member, store) {
+        // A node may open the store much later, in the place of one that died: it must not learn then that its key is wrong.
+        refuse_wrong_key(store, ram.store.key.as_ref())?;
+    }
     let storage = Storage::with(objects);
     options.storage_stat = Some(StorageStat::new({
         let storage = storage.clone();

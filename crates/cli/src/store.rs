@@ -3,7 +3,7 @@
 use crate::args::{Fsck, KeyFiles};
 use crate::bucket::{self, Bucket};
 use crate::failures::{failure, told};
-use crate::key_source::{new_key, refuse_key, unlocked};
+use crate::key_source::{bucket_unlocked, new_key, unlocked};
 use crate::leaving::once_left;
 use crate::mount_stat;
 use crate::ram_options;
@@ -38,11 +38,8 @@ pub(crate) fn mkfs(
     if !is_encrypted && files.source().is_some() {
         return Err(Failure::Usage("a key without --encrypt: give both, or neither".into()));
     }
-    if is_encrypted && Bucket::is_url(store) {
-        let text = "a store in an object store is not encrypted yet: leave out --encrypt";
-        return Err(Failure::Unsupported(format!("{}: {text}", store.display())));
-    }
-    if bucket::mkfs(store, is_compressed)? {
+    let key = || is_encrypted.then(|| new_key(store, files.source())).transpose();
+    if bucket::mkfs(store, is_compressed, &key)? {
         return Ok(());
     }
     refuse_mount(store)?;
@@ -193,7 +190,8 @@ pub(crate) fn info(place: &Path, json: bool, key: &KeyFiles) -> Result<()> {
     refuse_mount(store)?;
     let (info, size, content, user) = match bucket::given(store)? {
         Some(bucket) => {
-            refuse_key(store, key.source())?;
+            // What is told needs no key. One that was given must be right.
+            bucket_unlocked(store, &bucket, key.source(), false)?;
             let (info, size, user) = bucket::info(&bucket).map_err(failure(store))?;
             (info, size, None, user)
         }
@@ -262,7 +260,9 @@ pub(crate) fn info(place: &Path, json: bool, key: &KeyFiles) -> Result<()> {
                 Some(format!("in use by {by}, unless that has died"))
             }
             Some(_) => Some("in use".to_owned()),
-            None if used.is_none() && info.key_id.is_some() => Some("a key shows its use".to_owned()),
+            None if used.is_none() && info.key_id.is_some() && !Bucket::is_url(store) => {
+                Some("a key shows its use".to_owned())
+            }
             None => used.is_none().then(|| "not in use by this machine".to_owned()),
         };
         let is_url = Bucket::is_url(store);
@@ -320,7 +320,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
     say_nothing_of_panics_that_are_findings();
     refuse_mount(&args.store)?;
     if let Some(bucket) = bucket::given(&args.store)? {
-        refuse_key(&args.store, args.key.source())?;
+        let bucket = bucket_unlocked(&args.store, &bucket, args.key.source(), true)?;
         return checked(args, &mut |progress| bucket::check(&bucket, progress), &|| bucket::repair(&bucket));
     }
     warn_if_loose(&args.store);

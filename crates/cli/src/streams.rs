@@ -9,7 +9,7 @@ use crate::storage::Storage;
 use crate::watch::no_server;
 use serde_json::json;
 use sluice_console::failure::{Context, Failure, Result};
-use sluice_console::output::Output;
+use sluice_console::output::{self, Output};
 use sluice_fuse::control;
 use sluice_trees::{ChangeKind, NameChange};
 use sluice_vfs::{FileType, SNAPSHOTS};
@@ -45,7 +45,7 @@ pub(crate) fn diff(old: &Path, new: Option<&Path>, form: &ChangeForm) -> Result<
 }
 
 fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
-    let NameChange { kind, path, file_type, old_size, size } = change;
+    let NameChange { kind, path, file_type, old_size, size, from } = change;
     let kind = match kind {
         ChangeKind::Created => "created",
         ChangeKind::Removed => "removed",
@@ -64,8 +64,10 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
                 FileType::Socket => "socket",
                 FileType::CharDevice | FileType::BlockDevice => "device",
             };
-            let fields =
-                json!({"change": kind, "path": path, "type": file_type, "old_size": old_size, "size": size});
+            let from = from.as_deref().map(String::from_utf8_lossy);
+            let fields = json!({
+                "change": kind, "path": path, "type": file_type, "old_size": old_size, "size": size, "from": from
+            });
             format!("{fields}\n").into_bytes()
         }
         ChangeForm::Text => {
@@ -82,10 +84,11 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
     }
 }
 
-/// Writes a snapshot to standard output, or its changes since the snapshot `since` of the same mount.
-pub(crate) fn send(snapshot: &Path, since: Option<&OsStr>) -> Result<()> {
+/// Writes a snapshot to standard output, or its changes since the snapshot `since` of the same mount; of these the rest that `resume` says.
+pub(crate) fn send(snapshot: &Path, since: Option<&OsStr>, resume: Option<&str>) -> Result<()> {
     let (dir, name) = of_snapshot(snapshot)?;
-    let sent = control::send(Path::new(&dir), &name, since, &mut bytes_out("sluice send SNAPSHOT > FILE")?);
+    let out = &mut bytes_out("sluice send SNAPSHOT > FILE")?;
+    let sent = control::send(Path::new(&dir), &name, since, resume, out);
     sent.context(|| snapshot.display().to_string())?.ok_or_else(|| no_server(snapshot))
 }
 
@@ -141,7 +144,7 @@ fn bytes_out(right: &str) -> Result<impl Write + use<>> {
     if io::stdout().is_terminal() {
         return Err(Failure::Usage(format!("standard output is a terminal: {right}")));
     }
-    Ok(BytesOut(io::stdout().lock()))
+    Ok(BytesOut(output::locked().map_err(to_standard_output)?))
 }
 
 struct BytesOut(io::StdoutLock<'static>);

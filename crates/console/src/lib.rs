@@ -7,8 +7,9 @@
 //! - [`corpus::Corpus`]: a source tree to work on; [`servers::ServerProcess`]: an etcd or an S3 server of our own.
 //! - [`program`]: the file of this program, and that of the other one; [`stack::with_enough`]: whatever `ulimit -s` is.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod closed_output;
 pub mod corpus;
 pub mod failure;
 pub mod interrupt;

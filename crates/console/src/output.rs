@@ -1,8 +1,9 @@
 //! Output: standard output whose reader may leave (`sluice demo | head`), which is the reader's right and no error.
 
+use crate::closed_output;
 use crate::failure::{Context, Result};
 use crate::interrupt::Interrupt;
-use std::io::{self, ErrorKind, Stdout, Write};
+use std::io::{self, ErrorKind, Stdout, StdoutLock, Write};
 
 /// Standard output. Once the reader is gone, writing does nothing.
 pub struct Output {
@@ -47,8 +48,17 @@ impl Output {
     }
 }
 
+/// Standard output for bytes that are no text, all of which the reader must take.
+///
+/// # Errors
+/// `EBADF` if it was closed when the program began.
+pub fn locked() -> io::Result<StdoutLock<'static>> {
+    closed_output::check().map(|()| io::stdout().lock())
+}
+
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        closed_output::check()?;
         let outcome = if self.gone { Ok(bytes.len()) } else { self.stdout.write(bytes) };
         self.settle(outcome, bytes.len())
     }

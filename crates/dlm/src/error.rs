@@ -42,3 +42,24 @@ impl fmt::Display for LockError {
 }
 
 impl std::error::Error for LockError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_says_what_is_wrong() {
+        for (error, words) in [
+            (LockError::Busy, "the lock is in use"),
+            (LockError::TimedOut, "the time for the lock is over"),
+            (LockError::Cancelled, "the request for the lock was cancelled"),
+            (LockError::Deadlock, "holders of locks wait for each other: unlock, and lock again"),
+            (LockError::NotMember, "this node is no member of the cluster: join again"),
+            (LockError::NameTooLong, "the name of the lock is too long"),
+            (LockError::ValueTooLong, "the value is too long"),
+            (LockError::ReadOnly, "a value is changed only under CW, PW or EX"),
+        ] {
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+}

@@ -99,12 +99,30 @@ pub struct FileSystemStat {
     /// For a file system with a store: bytes of contents that wait for the next push to it, by whole chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_bytes: Option<u64>,
+    /// For a file system with a store: how it keeps contents.
+    #[serde(flatten)]
+    pub store: Option<StoreStat>,
     /// For a file system with a store that was ever scrubbed.
     #[serde(flatten)]
     pub scrub: Option<ScrubStat>,
     /// For a store in an object store: requests to it.
     #[serde(flatten)]
     pub objects: Option<ObjectStoreStat>,
+}
+
+/// The part of the answer that is of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreStat {
+    /// It is encrypted.
+    pub encrypted: bool,
+    /// Its contents are compressed where that saves room.
+    pub compressed: bool,
+    /// Bytes of its segments that contents take, as of the last checkpoint. Contents of small files are in records, and do not count.
+    pub contents_stored_bytes: u64,
+    /// Bytes of contents that were written to segments since the mount, also of those that were freed since.
+    pub contents_written_bytes: u64,
+    /// Bytes of segments that these took.
+    pub contents_written_stored_bytes: u64,
 }
 
 /// The part of the answer that is of the current or last scrub.

@@ -82,7 +82,11 @@ fn what_is_written_takes_fewer_blocks_where_it_pays_and_reads_right_in_each_part
         }
         store.sync().and_then(|()| store.checkpoint()).expect("the disk works");
         let whole: usize = written.iter().map(|bytes| bytes.len().next_multiple_of(BLOCK)).sum();
-        assert!(store.stats().data_bytes < whole as u64 * 3 / 5, "{} of {whole}", store.stats().data_bytes);
+        let stats = store.stats();
+        assert!(stats.data_bytes < whole as u64 * 3 / 5, "{} of {whole}", stats.data_bytes);
+        assert!(store.is_compressed() && store.is_encrypted() == disk.cipher().is_some());
+        let contents: usize = written.iter().map(Vec::len).sum();
+        assert_eq!((stats.written_bytes, stats.written_data_bytes), (contents as u64, stats.data_bytes));
         drop(store);
         let store = Store::open(shared(&disk), options().compress(false)).expect("a store");
         let extents = named(&store);

@@ -34,8 +34,7 @@ pub const KEY_MAX: usize = 1024;
 /// The longest value, in bytes.
 pub const VALUE_MAX: usize = 1 << 20;
 
-/// The newest version of the format that this program reads. It writes it where a store is compressed, [`ENCRYPTED`] where
-/// it is encrypted alone, and [`PLAIN`] elsewhere.
+/// The newest version of the format that this program reads, and the one that it writes.
 ///
 /// 2: the contents of files are in segments, inodes have flags. A store of version 1 has none of either, and is else the same.
 /// 3: records of chunks that are cut off; use without flushes.
@@ -46,11 +45,9 @@ pub const VALUE_MAX: usize = 1 << 20;
 /// 8: unwritten pages in the records of files. A store of an earlier version has none, and is else the same.
 /// 9: encrypted stores.
 /// 11: compressed stores.
-pub(crate) const VERSION: u32 = 11;
-/// The version of a store that is encrypted and not compressed.
-const ENCRYPTED: u32 = 9;
-/// The version of a store that is neither.
-const PLAIN: u32 = 8;
+/// 12: the origin in the records of copies; quotas of directories, and inodes in them. A store of an earlier version has none, and is else
+/// the same.
+pub(crate) const VERSION: u32 = 12;
 /// Bytes of the file `super`.
 pub(crate) const SUPER_SIZE: usize = 512;
 const MAGIC: &[u8; 8] = b"sluicefs";
@@ -76,15 +73,6 @@ pub(crate) struct Super {
 }
 
 impl Super {
-    /// The version that a program writes before it changes the store.
-    pub(crate) fn version_now(&self) -> u32 {
-        self.version.max(match self {
-            Super { is_compressed: true, .. } => VERSION,
-            Super { key_id: Some(_), .. } => ENCRYPTED,
-            _ => PLAIN,
-        })
-    }
-
     /// The file's bytes.
     pub(crate) fn encode(&self) -> [u8; SUPER_SIZE] {
         let mut bytes = [0; SUPER_SIZE];
@@ -167,21 +155,17 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_store_has_a_version_that_older_programs_refuse_if_they_must() {
-        let plain = Super {
-            version: 0,
+    fn a_way_to_compress_that_comes_later_is_refused() {
+        let mut bytes = Super {
+            version: VERSION,
             uuid: [7; 16],
             log_size: 1 << 33,
             segment_size: 1 << 28,
             is_volatile: false,
             key_id: None,
-            is_compressed: false,
-        };
-        let encrypted = Super { key_id: Some([5; KEY_ID]), ..plain };
-        let [compressed, both] = [plain, encrypted].map(|made| Super { is_compressed: true, ..made });
-        assert_eq!([plain, encrypted, compressed, both].map(|made| made.version_now()), [8, 9, 11, 11]);
-        // A way to compress that comes later.
-        let mut bytes = compressed.encode();
+            is_compressed: true,
+        }
+        .encode();
         bytes[COMPRESSED] = 2;
         bytes[12..16].fill(0);
         let crc = crc32c::crc32c(&bytes);

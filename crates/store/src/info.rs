@@ -3,7 +3,7 @@
 use crate::disk::{Disk, OverlayDisk};
 use crate::encryption::KEY_ID;
 use crate::engine::{Engine, RedbEngine, Visit};
-use crate::format::{BLOCK, LOG, Super, TREE};
+use crate::format::{BLOCK, LOG, Super, TREE, VERSION};
 use crate::log::Log;
 use crate::mutant::Planted;
 use crate::open::{LOG_MIN, random_uuid, read_any_super, read_super};
@@ -45,11 +45,12 @@ pub struct Content {
 }
 
 impl Info {
-    /// The info of a new store that is made with `options` and whose records an engine keeps.
+    /// The info of a new store that is made with `options` and whose records an engine keeps, encrypted under the key with the
+    /// number `key_id`.
     ///
     /// # Errors
     /// [`StoreError::NoCompression`]; the system's, without random numbers.
-    pub fn of_new(options: &Options) -> Result<Info, StoreError> {
+    pub fn of_new(options: &Options, key_id: Option<[u8; KEY_ID]>) -> Result<Info, StoreError> {
         if options.compress && !compression::IS_BUILT_IN {
             return Err(StoreError::NoCompression);
         }
@@ -57,9 +58,8 @@ impl Info {
         let log_size = options.log_size.max(LOG_MIN);
         let segment_size = options.segment_size.max(BLOCK).next_multiple_of(BLOCK);
         let (is_volatile, is_compressed) = (false, options.compress);
-        let made =
-            Super { version: 0, uuid, log_size, segment_size, is_volatile, key_id: None, is_compressed };
-        Ok(Info::of(Super { version: made.version_now(), ..made }))
+        let version = VERSION;
+        Ok(Info::of(Super { version, uuid, log_size, segment_size, is_volatile, key_id, is_compressed }))
     }
 
     /// As `super` says it.
@@ -116,6 +116,16 @@ impl Store {
         }
         engine.scan(keys.start, keys.end, visit)?;
         Ok(Content { log_used, batches, data_bytes: behind.table.live_bytes() })
+    }
+
+    /// Whether its data are compressed where that saves room.
+    pub fn is_compressed(&self) -> bool {
+        self.core.segments.compresses()
+    }
+
+    /// Whether it is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.core.segments.encrypts()
     }
 
     /// The variant of [`content`](Self::content) for this store while in use: the log as of the call, and data and

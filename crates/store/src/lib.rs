@@ -80,7 +80,7 @@ pub mod engine;
 
 pub use check::Look;
 pub use cil::{Added, Data, Source, Transaction};
-pub use encryption::{Cipher, KeyKind, KeySlot, StoreKey};
+pub use encryption::{Cipher, ID, KeyFile, KeyKind, KeySlot, StoreKey, TAG};
 pub use error::StoreError;
 pub use format::{KEY_MAX, VALUE_MAX};
 pub use info::{Content, Info};

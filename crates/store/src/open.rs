@@ -3,7 +3,7 @@
 use crate::cil::Cil;
 use crate::disk::{Disk, DiskFile, NoDisk, OverlayDisk, VolatileDisk};
 use crate::engine::{Engine, MemoryEngine, RedbEngine};
-use crate::format::{BLOCK, LOG, SUPER, SUPER_SIZE, Super, TREE};
+use crate::format::{BLOCK, LOG, SUPER, SUPER_SIZE, Super, TREE, VERSION};
 use crate::log::{Log, Position};
 use crate::mutant::Planted;
 use crate::record::Batch;
@@ -66,8 +66,9 @@ impl Store {
             let file = disk.create(SUPER, SUPER_SIZE as u64)?;
             let key_id = disk.cipher().map(|cipher| cipher.id());
             let (is_volatile, is_compressed) = (false, options.compress);
-            let made = Super { version: 0, uuid, log_size, segment_size, is_volatile, key_id, is_compressed };
-            file.write_at(&Super { version: made.version_now(), ..made }.encode(), 0)?;
+            let version = VERSION;
+            let made = Super { version, uuid, log_size, segment_size, is_volatile, key_id, is_compressed };
+            file.write_at(&made.encode(), 0)?;
             file.sync()?;
             disk.sync_names()
         };
@@ -97,10 +98,9 @@ impl Store {
             _ => disk,
         };
         let found = read_super(&*disk)?;
-        let version = found.version_now();
-        if found.version < version || options.volatile {
+        if found.version < VERSION || options.volatile {
             // From now on older programs refuse the store: what is written to it they cannot read.
-            mark(&*disk, Super { version, is_volatile: options.volatile, ..found })?;
+            mark(&*disk, Super { version: VERSION, is_volatile: options.volatile, ..found })?;
         }
         let opened = Store::open_found(disk.clone(), found, options.clone(), planted);
         if opened.is_err() && options.volatile {
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(Store::info(&*disk).expect("a store").version, 1);
         let store = Store::open(disk.clone(), Options::default()).expect("an older one");
         assert_eq!(store.get(b"key").expect("the disk works").as_deref(), Some(b"value".as_slice()));
-        assert_eq!(read_super(&*disk).expect("a store"), Super { version: older.version_now(), ..older });
+        assert_eq!(read_super(&*disk).expect("a store"), Super { version: VERSION, ..older });
     }
 
     #[test]

@@ -182,6 +182,10 @@ pub struct Stats {
     pub batches: u64,
     /// Bytes of segments that records of the tree name.
     pub data_bytes: u64,
+    /// Bytes of extents that were written since the store was opened, also of those that were freed since.
+    pub written_bytes: u64,
+    /// Bytes of segments that these took: fewer where they were compressed.
+    pub written_data_bytes: u64,
 }
 
 impl Store {
@@ -377,6 +381,7 @@ impl Store {
     /// The state of the store.
     pub fn stats(&self) -> Stats {
         let data_bytes = self.core.segments.live_bytes();
+        let [written_bytes, written_data_bytes] = self.core.segments.written();
         let state = self.core.state.lock();
         Stats {
             waiting_bytes: self.core.cil.waiting(),
@@ -385,6 +390,8 @@ impl Store {
             log_memory: state.memory,
             batches: state.done,
             data_bytes,
+            written_bytes,
+            written_data_bytes,
         }
     }
 }

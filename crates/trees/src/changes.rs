@@ -2,8 +2,10 @@
 //!
 //! Names and attributes of both are read, and of contents what the two do not share
 //! ([`InodeRef::first_difference`](sluice_vfs::InodeRef::first_difference)). Times of access and change do not count, nor does the time of modification of a
-//! directory: the names that changed there are told themselves.
+//! directory: the names that changed there are told themselves. A renamed file is removed at one name and created at the other, and the second change says
+//! where the file [was](NameChange::from).
 
+use crate::moves::Moves;
 use crate::stream::facts::{InodeFacts, InodeTimes};
 use crate::stream::layout::are_different;
 use crate::stream::pairs::{EntryPair, PairStep, PairWalk};
@@ -36,6 +38,9 @@ pub struct NameChange {
     pub old_size: Option<u64>,
     /// The size in the new tree.
     pub size: Option<u64>,
+    /// The path in the old tree, of a file or directory that was renamed: there it is no more. Between snapshots of earlier versions nobody
+    /// knows.
+    pub from: Option<Vec<u8>>,
 }
 
 /// Calls `tell` with each change between the directories `old` and `new` of one file system, and what is below them, in the order of their paths, name by
@@ -48,9 +53,11 @@ pub fn changes(
     new: &InodeRef,
     tell: &mut dyn FnMut(&NameChange) -> io::Result<()>,
 ) -> io::Result<()> {
+    let moves = Moves::between(old, new)?;
     let mut walk = PairWalk::begin(Some(old), new)?;
     let mut path = Vec::new();
-    compare(&EntryPair { name: (*b".").into(), old: Some(old.clone()), new: Some(new.clone()) }, b".", tell)?;
+    let top = EntryPair { name: (*b".").into(), old: Some(old.clone()), new: Some(new.clone()) };
+    compare(&top, b".", &moves, tell)?;
     while let Some(step) = walk.next()? {
         match step {
             PairStep::Entry(entry) => {
@@ -59,7 +66,7 @@ pub fn changes(
                     path.push(b'/');
                 }
                 path.extend_from_slice(&entry.name);
-                compare(&entry, &path, tell)?;
+                compare(&entry, &path, &moves, tell)?;
                 if !entry.leads_to_dir() {
                     path.truncate(start);
                 }
@@ -77,6 +84,7 @@ pub fn changes(
 fn compare(
     entry: &EntryPair,
     path: &[u8],
+    moves: &Moves,
     tell: &mut dyn FnMut(&NameChange) -> io::Result<()>,
 ) -> io::Result<()> {
     let has_size = |inode: &&InodeRef| matches!(inode.file_type(), FileType::Regular | FileType::Symlink);
@@ -84,7 +92,9 @@ fn compare(
     let mut change = |kind, (old, new): (&Option<InodeRef>, &Option<InodeRef>)| {
         let Some(shown) = new.as_ref().or(old.as_ref()) else { return Ok(()) };
         let file_type = shown.file_type();
-        tell(&NameChange { kind, path: path.to_vec(), file_type, old_size: size(old), size: size(new) })
+        let from = new.as_ref().and_then(|new| moves.from(new.ino(), path));
+        let (old_size, size) = (size(old), size(new));
+        tell(&NameChange { kind, path: path.to_vec(), file_type, old_size, size, from })
     };
     match (&entry.old, &entry.new) {
         (Some(old), Some(new)) if old.file_type() == new.file_type() => {

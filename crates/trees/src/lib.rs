@@ -23,6 +23,7 @@
 mod archive;
 mod changes;
 mod host;
+mod moves;
 mod stream;
 
 pub use archive::{export_tar, import_tar};

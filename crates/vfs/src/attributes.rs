@@ -14,8 +14,9 @@
 //! - I2: an access ACL and the mode say the same of owner, mask and others.
 
 use crate::acl::Acl;
+use crate::durable::Section;
 use crate::superblock::charged;
-use crate::{Caps, Cred, Errno, Inode};
+use crate::{Caps, Cred, Errno, Inode, InodeRef};
 use sluice_sync::rcu::{self, RcuCell, Replaced};
 use sluice_sync::seqlock::Words;
 
@@ -80,16 +81,21 @@ impl Attr {
     }
 }
 
-impl Inode {
-    /// `cred` changes the contents: set-ID bits go unless it may keep them, and the times move.
-    pub(crate) fn contents_changed(&self, cred: &Cred) {
+impl InodeRef {
+    /// `cred` changed the contents in `section`: set-ID bits go unless it may keep them, a file capability goes in any case, and the
+    /// times move.
+    #[inline]
+    pub(crate) fn contents_changed(&self, cred: &Cred, section: &Section<'_>) {
         // A caller that may keep them need not look at them.
         if !cred.has(Caps::FSETID) && self.attr.read().set_id_bits_to_clear(cred) != 0 {
             self.attr.change(|attr| attr.mode &= !attr.set_id_bits_to_clear(cred));
         }
+        self.drop_capability(section);
         self.touch_mtime();
     }
+}
 
+impl Inode {
     /// Calls `look` with the attributes and the ACLs that belong to them.
     pub(crate) fn with_acls<R>(&self, look: impl FnOnce(&Attr, &Acls) -> R) -> R {
         let attr = self.attr.read();

@@ -78,6 +78,22 @@ pub enum Finding {
         /// What its named files take.
         found: u64,
     },
+    /// An inode does not belong to the quota of a directory that has a name of it.
+    Membership {
+        /// The inode.
+        ino: u64,
+        /// The directory.
+        dir: u64,
+    },
+    /// What a quota counts and what its named files take differ.
+    Quota {
+        /// The directory that has the quota.
+        dir: u64,
+        /// What the quota counts, in bytes.
+        counted: u64,
+        /// What its named files take.
+        found: u64,
+    },
     /// Inodes are in memory that no name leads to, although nobody should hold one.
     Leaked {
         /// How many.
@@ -125,6 +141,12 @@ impl fmt::Display for Finding {
                 write!(f, "directory {dir}: {:?} is listed twice", String::from_utf8_lossy(name))
             }
             Finding::Space { counted, found } => write!(f, "{counted} bytes counted, files take {found}"),
+            Finding::Membership { ino, dir } => {
+                write!(f, "inode {ino}: is not in the quota of directory {dir}, which has a name of it")
+            }
+            Finding::Quota { dir, counted, found } => {
+                write!(f, "quota of directory {dir}: {counted} bytes counted, files take {found}")
+            }
             Finding::Leaked { inodes } => write!(f, "{inodes} inodes in memory that no name leads to"),
         }
     }
@@ -150,6 +172,12 @@ impl Superblock {
             check_directory(&dir, &mut met, &mut directories, &mut report);
         }
         report.inodes = met.len() as u64;
+        for quota in self.root().shared.quotas.all() {
+            let top = met.get(&quota.dir()).map(|met| met.inode.quota_number());
+            if top.is_some_and(|number| number != quota.number()) {
+                report.findings.push(Finding::Membership { ino: quota.dir(), dir: quota.dir() });
+            }
+        }
         for Met { inode, names, subdirectories } in met.values() {
             let found = if inode.is_dir() { 2 + subdirectories } else { *names };
             let counted = inode.stat().nlink;
@@ -172,28 +200,37 @@ impl Superblock {
             report.findings.push(Finding::Leaked { inodes: leaked });
         }
         let counted = self.bytes_used();
-        let found = self.space_of_named_files();
+        let (found, in_quotas) = self.space_of_named_files();
         if counted != found {
             report.findings.push(Finding::Space { counted, found });
+        }
+        for quota in self.root().shared.quotas.all() {
+            let (dir, counted) = (quota.dir(), quota.used());
+            let found = in_quotas.get(&quota.number()).copied().unwrap_or(0);
+            if counted != found {
+                report.findings.push(Finding::Quota { dir, counted, found });
+            }
         }
         report
     }
 
-    fn space_of_named_files(&self) -> u64 {
+    /// What all named files take, and those of each quota.
+    fn space_of_named_files(&self) -> (u64, HashMap<u32, u64>) {
         let mut seen = std::collections::HashSet::new();
         let mut directories = vec![self.root().clone()];
-        let mut bytes = self.root().bytes_charged();
+        let (mut bytes, mut in_quotas) = (self.root().bytes_charged(), HashMap::new());
         while let Some(dir) = directories.pop() {
             for (_, inode) in dir.list_names(|_| true).unwrap_or_default() {
                 if seen.insert(inode.ino()) {
                     bytes += inode.bytes_charged();
+                    *in_quotas.entry(inode.quota_below()).or_default() += inode.charged_to_quota();
                     if inode.is_dir() {
                         directories.push(inode);
                     }
                 }
             }
         }
-        bytes
+        (bytes, in_quotas)
     }
 }
 
@@ -224,6 +261,10 @@ fn check_directory(
         let known =
             met.entry(inode.ino()).or_insert(Met { inode: inode.clone(), names: 0, subdirectories: 0 });
         known.names += 1;
+        let is_top = inode.quota().is_some_and(|quota| quota.dir == inode.ino());
+        if inode.quota_below() != dir.quota_below() && !is_top {
+            report.findings.push(Finding::Membership { ino: inode.ino(), dir: dir.ino() });
+        }
         if inode.file_type() == FileType::Directory {
             subdirectories += 1;
             let leads_to = inode.parent().map_or(0, |parent| parent.ino());

@@ -196,6 +196,35 @@ mod tests {
     }
 
     #[test]
+    fn each_error_is_said_in_words_of_its_own() {
+        let said = [
+            (Errno::EIO, "input or output error"),
+            (Errno::ENXIO, "no such device or address"),
+            (Errno::EBADF, "bad file descriptor"),
+            (Errno::ENOMEM, "out of memory"),
+            (Errno::ENODEV, "no such device"),
+            (Errno::ENFILE, "too many open files in the system"),
+            (Errno::EMFILE, "too many open files"),
+            (Errno::ETXTBSY, "program is running"),
+            (Errno::EROFS, "read-only file system"),
+            (Errno::EMLINK, "too many links"),
+            (Errno::ELOOP, "too many symbolic links"),
+            (Errno::ENODATA, "no such attribute"),
+            (Errno::ESTALE, "stale file handle"),
+            (Errno::from_raw(3), "unknown error"),
+        ];
+        for (errno, words) in said {
+            assert!(errno.to_string().contains(words), "{errno}");
+        }
+        let mut all: Vec<String> = (1..=133).map(|raw| Errno::from_raw(raw).to_string()).collect();
+        all.retain(|words| !words.contains("unknown error"));
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count, "two say the same");
+    }
+
+    #[test]
     fn each_error_survives_the_way_through_io_and_through_rustix() {
         for errno in (1..=133).map(Errno::from_raw) {
             assert_eq!(Errno::from(io::Error::from(errno)), errno);

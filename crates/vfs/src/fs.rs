@@ -6,8 +6,8 @@
 use crate::memory::memory_of;
 use crate::mount::MountTable;
 use crate::{
-    CheckReport, Cred, DirEntry, Errno, Fd, Memory, MountFlags, OpenFlags, Options, Process, ReadDir, Stat,
-    Superblock, UmountFlags,
+    CheckReport, Cred, DirEntry, Errno, Fd, Memory, MountFlags, OpenFlags, Options, Process, QuotaUse,
+    ReadDir, Stat, Superblock, UmountFlags,
 };
 use sluice_sync::Arc;
 use std::fmt;
@@ -189,6 +189,34 @@ impl Fs {
     /// Errors of [`Process::clone_tree`].
     pub fn clone_tree(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Errno> {
         self.root().clone_tree(from, to)
+    }
+
+    /// Lets the contents of a directory, with all that is below it, be `limit` bytes at most, or takes that limit away: then writes beyond
+    /// fail with `EDQUOT`.
+    ///
+    /// ```
+    /// # use sluice_vfs::{Errno, Fs};
+    /// let fs = Fs::new();
+    /// fs.create_dir("/home")?;
+    /// fs.set_quota("/home", Some(1 << 20))?;
+    /// fs.write("/home/kept", vec![7; 1 << 20])?;
+    /// assert_eq!(fs.write("/home/more", "x"), Err(Errno::EDQUOT));
+    /// assert_eq!(fs.quota("/home")?.map(|quota| quota.used), Some(1 << 20));
+    /// # Ok::<(), Errno>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Errors of [`Process::set_quota`].
+    pub fn set_quota(&self, path: impl AsRef<Path>, limit: Option<u64>) -> Result<(), Errno> {
+        self.root().set_quota(path, limit)
+    }
+
+    /// The quota for which a file counts, if there is one, and what is in use.
+    ///
+    /// # Errors
+    /// Those of the path walk.
+    pub fn quota(&self, path: impl AsRef<Path>) -> Result<Option<QuotaUse>, Errno> {
+        self.root().quota(path)
     }
 
     /// The whole contents of a file.

@@ -31,6 +31,7 @@ use crate::durable::Stored;
 use crate::links::Links;
 use crate::lock_class::{INODE_ATTR, INODE_XATTRS};
 use crate::ops::xattr::Xattrs;
+use crate::quota::NO_QUOTA;
 use crate::stat::{S_IALLUGO, Stat, Timestamp};
 use crate::superblock::{Shared, charged};
 use crate::times::Times;
@@ -66,11 +67,15 @@ pub struct Inode {
     _who_opens: Gap<3>,
     /// For which moment it is kept: see [`moment`](crate::moment). *Atomic (kept); written while a tree is copied.*
     kept: AtomicU32,
+    /// The number of the [quota](crate::quota) that it belongs to. *Atomic; changed with the contents locked.*
+    pub(crate) quota: AtomicU32,
     /// Owner and mode. *Protected by itself.*
     pub(crate) attr: SeqLock<Attr, 2>,
     /// The names of what is no directory. *Protected by itself.*
     pub(crate) links: Links,
-    _who_links: Gap<8>,
+    /// Of which inode it is a copy, as a number: of a file in a snapshot, or of one that came back from there; 0 of others. *Immutable; beside
+    /// its use it keeps the links apart from the size.*
+    origin: u64,
     /// Contents of a regular file. *Protected by their own locks.*
     pub(crate) data: FileData,
 }
@@ -228,6 +233,8 @@ pub(crate) struct InodeInit {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
+    /// The inode of which it is a copy; 0: of none.
+    pub(crate) origin: u64,
     /// The time of the inode's creation, and the initial value of its other times.
     pub(crate) born: Timestamp,
 }
@@ -262,12 +269,13 @@ impl Body {
 }
 
 impl Inode {
-    /// A new inode with a number that was never used before; reachable only by the returned reference.
+    /// A new inode with a number that was never used before, in `quota`; reachable only by the returned reference.
     ///
     /// # Errors
-    /// `ENOSPC`.
+    /// `ENOSPC`, `EDQUOT`.
     pub(crate) fn make(
         shared: &Ref<Shared, Standing>,
+        quota: u32,
         init: InodeInit,
         body: Body,
     ) -> Result<InodeRef, Errno> {
@@ -275,6 +283,10 @@ impl Inode {
         shared.charge(charge)?;
         let ino = shared.new_ino().inspect_err(|_| shared.discharge(charge))?;
         let inode = Inode::allocate(shared, ino, init, body);
+        if quota != NO_QUOTA {
+            inode.set_quota_number(quota);
+            inode.charge_quota()?;
+        }
         if shared.has_hook(hook::MOMENT) {
             inode.set_kept_for(shared.moments.word_of_new());
         }
@@ -300,9 +312,10 @@ impl Inode {
             flags: AtomicU8::new(0),
             _who_opens: Gap::new(),
             kept: AtomicU32::new(0),
+            quota: AtomicU32::new(NO_QUOTA),
             attr: SeqLock::with_class(&INODE_ATTR, attr),
             links: Links::new(init.nlink),
-            _who_links: Gap::new(),
+            origin: init.origin,
             data: FileData::new(),
         });
         name_fields!(inode, Inode { ino, shared, body, extra, times, born, attr, links, data });
@@ -340,6 +353,20 @@ impl Inode {
     /// The inode number: unique in the file system, never used again.
     pub fn ino(&self) -> u64 {
         self.ino
+    }
+
+    /// The number of the inode that this one was before it was copied to a snapshot, or came back from one; else its own number. So two
+    /// snapshots have the same number for the same file. `None` in a snapshot of an earlier version: nobody knows.
+    pub fn origin(&self) -> Option<u64> {
+        match self.origin {
+            0 => (!self.is_read_only()).then_some(self.ino),
+            origin => Some(origin),
+        }
+    }
+
+    /// As [`origin`](Self::origin), as the store has it.
+    pub(crate) fn origin_if_other(&self) -> u64 {
+        self.origin
     }
 
     /// Distinguishes, in a file handle, this inode from inodes of other file systems and from an earlier inode of the
@@ -561,6 +588,7 @@ impl Drop for Inode {
         }
         self.shared.uncount_inode();
         self.shared.discharge(self.body.charged() + self.extra_charged());
+        self.discharge_quota();
         self.data.clear(&*self.shared);
     }
 }

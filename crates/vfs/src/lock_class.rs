@@ -8,6 +8,7 @@ pub(crate) static SUPERBLOCK_TREES: LockClass = LockClass::new("vfs.superblock.t
 pub(crate) static PROCESS_MOVING: LockClass = LockClass::new("vfs.process.moving");
 pub(crate) static OPEN_FILE_CURSOR: LockClass = LockClass::new("vfs.open_file.cursor");
 pub(crate) static MOUNT_TABLE: LockClass = LockClass::new("vfs.mount_table");
+pub(crate) static QUOTA_CHANGING: LockClass = LockClass::new("vfs.quota.changing");
 pub(crate) static MOMENT_TURN: LockClass = LockClass::new("vfs.moment.turn");
 pub(crate) static MOMENT_KEPT: LockClass = LockClass::new("vfs.moment.kept");
 pub(crate) static MOMENT_CHANGING: LockClass = LockClass::new("vfs.moment.changing");

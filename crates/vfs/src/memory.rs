@@ -39,6 +39,22 @@ pub struct MemoryUse {
     pub departures: u64,
 }
 
+/// How a durable file system keeps contents in its store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreUse {
+    /// The store is encrypted.
+    pub is_encrypted: bool,
+    /// Its contents are compressed where that saves room.
+    pub is_compressed: bool,
+    /// Bytes of its segments that contents take, as of the last checkpoint.
+    pub stored: u64,
+    /// Bytes of contents that were written to segments since the store was opened, also of those that were freed since.
+    pub written: u64,
+    /// Bytes of segments that these took.
+    pub written_stored: u64,
+}
+
 /// The memory of the process, of which `superblocks` have a part.
 pub(crate) fn memory_of<'s>(superblocks: impl Iterator<Item = &'s Superblock>) -> Memory {
     // First, as the next look frees what can be.

@@ -40,8 +40,9 @@
 
 use crate::dir::NamedInodes;
 use crate::durable::copy_contents;
-use crate::lock_class::{MOMENT_CHANGING, MOMENT_KEPT, MOMENT_NAMES, MOMENT_TURN};
+use crate::lock_class::{MOMENT_CHANGING, MOMENT_KEPT, MOMENT_NAMES, MOMENT_TURN, SCHEDULE};
 use crate::ops::Obstacle;
+use crate::schedule::Unchanged;
 use crate::superblock::{Shared, SharedRef};
 use crate::watch::hook;
 use crate::{Errno, Inode, InodeRef};
@@ -69,6 +70,8 @@ pub(crate) struct Moments {
     now: AtomicU32,
     /// *Protected by its mutex; there while a tree is copied.*
     kept: Mutex<Option<KeptInodes>>,
+    /// Which snapshots of the clock are as the tree is. *Protected by its mutex.*
+    pub(crate) unchanged: Mutex<Unchanged>,
     /// The old targets of names that have changed. *Protected by its mutex; there while a tree is copied.*
     names: Mutex<Option<ChangedNames>>,
     /// Faults that tests plant, and calls that they make.
@@ -108,8 +111,21 @@ struct KeptInodes {
 pub(crate) struct CopyTarget {
     /// The file system.
     pub(crate) shared: SharedRef,
-    /// It becomes a snapshot there.
-    pub(crate) is_read_only: bool,
+    /// As which it is made there.
+    pub(crate) kind: CopyKind,
+    /// The number of the quota there.
+    pub(crate) quota: u32,
+}
+
+/// As which a tree is copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyKind {
+    /// As new files.
+    Clone,
+    /// As the same files of a moment, which do not change.
+    Snapshot,
+    /// As the same files once more: a snapshot's, which go on from it.
+    Return,
 }
 
 struct KeptInode {
@@ -134,6 +150,7 @@ impl Moments {
             changing: BrLock::with_class(&MOMENT_CHANGING, ()),
             now: AtomicU32::new(NEVER),
             kept: Mutex::with_class(&MOMENT_KEPT, None),
+            unchanged: Mutex::with_class(&SCHEDULE, Unchanged::default()),
             names: Mutex::with_class(&MOMENT_NAMES, None),
             #[cfg(test)]
             tested: tests::Tested::default(),
@@ -208,6 +225,9 @@ impl Shared {
             *moments.names.lock() = Some(BTreeMap::new());
             // Release(moment): changes before; pairs with Acquire(moment) in keep().
             moments.now.store(now, Ordering::Release);
+            if target.kind == CopyKind::Snapshot {
+                self.note_snapshot();
+            }
             look()
         };
         let looked = self.while_nothing_changes(begin);
@@ -215,7 +235,7 @@ impl Shared {
     }
 
     /// Calls `act` when no change is under way, and lets none begin before it returns.
-    fn while_nothing_changes<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub(crate) fn while_nothing_changes<R>(&self, act: impl FnOnce() -> R) -> R {
         match self.durable() {
             _ if self.moments.has(Omission::NoBarrier) => act(),
             Some(durable) => durable.alone(act),

@@ -2,13 +2,17 @@
 //!
 //! # Theory
 //! The tree is made in a directory of its own in the root, which no listing has and no snapshot contains: only the server changes that
-//! directory, as that of the snapshots. When the caller keeps the tree, it is copied to its name as any snapshot is, sharing all
+//! directory, as that of the snapshots. Beside the tree stands a directory for files that are on their way from one place in the tree to another. When the caller keeps the tree, it is copied to its name as any snapshot is, sharing all
 //! contents: the name is there with the whole tree or not at all. The directory goes when the caller lets go, or after a crash with the next
 //! tree that is begun.
+//!
+//! A caller that wants to go on later [leaves](NewSnapshot::leave) the tree with a note of its own. The note is written last, and removed first when the
+//! tree is [taken up](Superblock::resume_snapshot): after a crash in between there is no note, and so nothing to go on with.
 
+use crate::moment::CopyKind;
 use crate::ops::create::check_name;
 use crate::ops::remove::MayDelete;
-use crate::{Cred, Errno, InodeFlags, InodeRef, NewInode, NewKind, Superblock};
+use crate::{Cred, Errno, InodeFlags, InodeRef, NewInode, NewKind, RenameFlags, Superblock};
 use sluice_sync::atomic::Ordering;
 use std::fmt;
 
@@ -16,11 +20,19 @@ use std::fmt;
 const RECEIVING: &[u8] = b".receiving";
 /// The name of the tree in there.
 const TREE: &[u8] = b"tree";
+/// The directory in there with files that were put aside, by their numbers, and with the note.
+const ASIDE: &[u8] = b"aside";
+const NOTE: &[u8] = b"note";
+/// The longest note, in bytes.
+const NOTE_MAX: u64 = 1 << 20;
 
 /// A tree that becomes a snapshot. Dropped before, it is removed.
 pub struct NewSnapshot<'s> {
     superblock: &'s Superblock,
     top: InodeRef,
+    aside: InodeRef,
+    /// It stays for another attempt.
+    is_left: bool,
 }
 
 impl fmt::Debug for NewSnapshot<'_> {
@@ -64,12 +76,53 @@ impl Superblock {
         let top = match base {
             None => place.create(&cred, TREE, &new)?,
             Some(base) => {
-                base.clone_tree(&cred, &place, TREE)?;
+                base.clone_as(CopyKind::Return, &cred, &place, TREE)?;
                 place.lookup(&cred, TREE)?
             }
         };
+        let aside = place.create(&cred, ASIDE, &new)?;
         place.close_to_changes(&cred)?;
-        Ok(NewSnapshot { superblock: self, top })
+        Ok(NewSnapshot { superblock: self, top, aside, is_left: false })
+    }
+
+    /// Takes up the tree that was [left](NewSnapshot::leave) here, with its note. `None` if there is none.
+    ///
+    /// # Errors
+    /// `EBUSY`: another is being made; the store's.
+    pub fn resume_snapshot(&self) -> Result<Option<(NewSnapshot<'_>, Vec<u8>)>, Errno> {
+        if self.is_receiving.swap(true, Ordering::SeqCst) {
+            return Err(Errno::EBUSY);
+        }
+        let found = self.find_left();
+        if !matches!(found, Ok(Some(_))) {
+            self.is_receiving.store(false, Ordering::SeqCst);
+        }
+        let Some((top, aside, note)) = found? else { return Ok(None) };
+        // Without the note it is removed after an error.
+        let new = NewSnapshot { superblock: self, top, aside, is_left: false };
+        remove(&new.aside, NOTE)?;
+        Ok(Some((new, note)))
+    }
+
+    /// The tree that was left, the directory beside it, and the note.
+    fn find_left(&self) -> Result<Option<(InodeRef, InodeRef, Vec<u8>)>, Errno> {
+        let cred = Cred::root();
+        let look = || {
+            let place = self.root().lookup(&cred, RECEIVING)?;
+            if !place.is_read_only() {
+                return Err(Errno::ENOENT);
+            }
+            let (top, aside) = (place.lookup(&cred, TREE)?, place.lookup(&cred, ASIDE)?);
+            let note = aside.lookup(&cred, NOTE)?;
+            let mut bytes = vec![0; note.stat().size.min(NOTE_MAX) as usize];
+            let read = note.read_at(0, &mut bytes, false)?;
+            bytes.truncate(read);
+            Ok((top, aside, bytes))
+        };
+        match look() {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+            found => found.map(Some),
+        }
     }
 }
 
@@ -84,7 +137,8 @@ fn remove_place(root: &InodeRef) -> Result<(), Errno> {
     };
     // Before the snapshot was closed, at most the tree was there.
     let is_ours = place.is_dir()
-        && (place.is_read_only() || place.list_names(|_| true)?.iter().all(|(name, _)| **name == *TREE));
+        && (place.is_read_only()
+            || place.list_names(|_| true)?.iter().all(|(name, _)| [TREE, ASIDE].contains(&&**name)));
     if is_ours { remove(root, RECEIVING) } else { Err(Errno::EEXIST) }
 }
 
@@ -114,6 +168,46 @@ impl NewSnapshot<'_> {
         remove(dir, name)
     }
 
+    /// Puts `name` in the directory `dir` of the tree aside, under a `number` that nothing has there.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`; the store's.
+    pub fn put_aside(&self, dir: &InodeRef, name: &[u8], number: u64) -> Result<(), Errno> {
+        let place = number.to_string();
+        dir.rename(&Cred::root(), name, &self.aside, place.as_bytes(), RenameFlags::NOREPLACE)
+    }
+
+    /// Gives what was put aside under `number` the new name `name` in the directory `dir` of the tree: that file or directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`; the store's.
+    pub fn put_back(&self, number: u64, dir: &InodeRef, name: &[u8]) -> Result<InodeRef, Errno> {
+        let (cred, place) = (Cred::root(), number.to_string());
+        let found = self.aside.lookup(&cred, place.as_bytes())?;
+        self.aside.rename(&cred, place.as_bytes(), dir, name, RenameFlags::NOREPLACE)?;
+        Ok(found)
+    }
+
+    /// Leaves the tree here, with `note`, until [`Superblock::resume_snapshot`] takes it up or another tree is begun. Over a store it is
+    /// durable when this returns.
+    ///
+    /// # Errors
+    /// The store's, and then the tree is removed.
+    pub fn leave(mut self, note: &[u8]) -> Result<(), Errno> {
+        let cred = Cred::root();
+        // The note says that the rest is there.
+        self.superblock.root().shared.sync()?;
+        let file =
+            self.aside.create(&cred, NOTE, &NewInode { kind: NewKind::Regular, mode: 0o600, umask: 0 })?;
+        let mut written = 0;
+        while written < note.len() {
+            written += file.write_at(&cred, written as u64, &note[written..])?;
+        }
+        self.superblock.root().shared.sync()?;
+        self.is_left = true;
+        Ok(())
+    }
+
     /// Sets these flags of a file of the tree. A link, pipe, socket or device has those alone that its directory gave; the next change of
     /// the file puts them down.
     ///
@@ -141,8 +235,10 @@ impl NewSnapshot<'_> {
 
 impl Drop for NewSnapshot<'_> {
     fn drop(&mut self) {
-        // A tree that cannot be removed now is removed when the next one is begun.
-        let _ = remove_place(self.superblock.root());
+        if !self.is_left {
+            // A tree that cannot be removed now is removed when the next one is begun.
+            let _ = remove_place(self.superblock.root());
+        }
         self.superblock.is_receiving.store(false, Ordering::SeqCst);
     }
 }

@@ -11,12 +11,16 @@
 
 use crate::durable::{HiddenTree, Section};
 use crate::inode::flag;
-use crate::moment::CopyTarget;
+use crate::moment::{CopyKind, CopyTarget};
 use crate::ops::rename::with_names;
 use crate::ops::{Obstacle, ToldAhead};
+use crate::quota::DirectoryQuota;
 use crate::{Cred, Errno, InodeRef, Superblock};
 use sluice_sync::rcu;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// Bytes of the section for each name: its record, that in the hidden directory, and an orphan's.
 const BYTES_A_NAME: usize = 3 * (crate::NAME_MAX + 64);
@@ -30,7 +34,7 @@ impl Superblock {
     ///
     /// # Errors
     /// `ENOENT` (no such snapshot; the path leads nowhere in it, or its directory is missing), `ENOTDIR`, `EINVAL` (the path has `..` or
-    /// a NUL), `EBUSY` (something is mounted on a name that goes), `ENOSPC`, `EFBIG` (too many names at once), `EACCES` as of
+    /// a NUL), `EBUSY` (something is mounted on a name that goes, or a directory there has a quota), `ENOSPC`, `EFBIG` (too many names at once), `EACCES` as of
     /// [`snapshots`](Self::snapshots); the store's.
     pub fn restore_snapshot(&self, name: &[u8], path: &[u8]) -> Result<(), Errno> {
         let top = self.snapshots_dir()?.look_up(name)?;
@@ -40,6 +44,13 @@ impl Superblock {
         names.retain(|name| *name != b".");
         if names.contains(&&b".."[..]) || path.contains(&0) {
             return Err(Errno::EINVAL);
+        }
+        let shared = &self.root().shared;
+        let _quotas = shared.quotas.still();
+        let tops = self.paths(shared.quotas.all().map(DirectoryQuota::dir));
+        let restored: PathBuf = names.iter().map(|name| OsStr::from_bytes(name)).collect();
+        if tops.values().any(|top| top.strip_prefix("/").unwrap_or(top).starts_with(&restored)) {
+            return Err(Errno::EBUSY);
         }
         let last = names.pop();
         let (mut from, mut to) = (top.clone(), self.root().clone());
@@ -59,7 +70,8 @@ impl InodeRef {
     /// Has this directory, or the name `only` in it, be as in `from`, a directory of the snapshot `top`.
     fn restore(&self, top: &InodeRef, from: &InodeRef, only: Option<&[u8]>) -> Result<(), Errno> {
         let cred = Cred::root();
-        let target = CopyTarget { shared: self.shared.clone(), is_read_only: false };
+        let quota = self.quota_below();
+        let target = CopyTarget { shared: self.shared.clone(), kind: CopyKind::Return, quota };
         let (moment, is_there) = self.shared.begin_moment(&target, || !top.has(flag::LOST));
         if !is_there {
             return Err(Errno::ENOENT);
@@ -101,6 +113,10 @@ impl InodeRef {
             |section, _| {
                 self.check_names_here()?;
                 hidden.check_names_here()?;
+                // This directory got a quota, or lost it, while the copy was made.
+                if hidden.quota_below() != self.quota_below() {
+                    return Err(Errno::EXDEV.into());
+                }
                 let mut old: OldTargets = Vec::with_capacity(names.len());
                 for name in names.keys() {
                     let there = self.lock_entry(name)?.there().map(|there| there.get().clone());

@@ -13,7 +13,7 @@
 //! A snapshot is durable before an older one goes for it. So after a crash there is at most one too many, which the next
 //! snapshot of that kind takes along, and a full disk deletes nothing that is to be kept.
 //!
-//! Nobody asks whether the tree has changed since the last snapshot: a count of changes would be a line that all calls write.
+//! No snapshot is taken if nothing has changed since the last one of that period ([`scheduled`](crate::scheduled)).
 //!
 //! *The thread* looks each minute whether a new period has begun, as the clock may be set, and at the names only then. It holds the file
 //! system while it takes snapshots, and no longer.
@@ -22,7 +22,7 @@ use crate::lock_class::SCHEDULE;
 use crate::{Errno, Timestamp, UtcTime};
 use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Condvar, Mutex, MutexGuard, thread};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MINUTE: i64 = 60;
 const DAY: i64 = 24 * 60 * MINUTE;
@@ -140,6 +140,34 @@ impl SnapshotSchedule {
     /// The names that are due at `now`.
     fn due(&self, now: Timestamp) -> Vec<Vec<u8>> {
         self.keep.keys().map(|period| period.name_at(now)).collect()
+    }
+}
+
+/// Of which periods the last snapshot is as the tree is.
+#[derive(Default)]
+pub(crate) struct Unchanged {
+    pub(crate) periods: BTreeSet<SnapshotPeriod>,
+    /// The threads that do what the schedule says, each with the period for which it takes a snapshot.
+    pub(crate) at_work: Vec<(thread::ThreadId, Option<SnapshotPeriod>)>,
+}
+
+impl Unchanged {
+    /// For which period this thread takes a snapshot, if it is at work.
+    pub(crate) fn of_this_thread(&self) -> Option<Option<SnapshotPeriod>> {
+        let me = thread::current().id();
+        self.at_work.iter().find(|(thread, _)| *thread == me).map(|(_, period)| *period)
+    }
+
+    /// This thread is at work, and takes a snapshot for `period`.
+    pub(crate) fn begin(&mut self, period: Option<SnapshotPeriod>) {
+        self.end();
+        self.at_work.push((thread::current().id(), period));
+    }
+
+    /// This thread is no longer at work.
+    pub(crate) fn end(&mut self) {
+        let me = thread::current().id();
+        self.at_work.retain(|(thread, _)| *thread != me);
     }
 }
 

@@ -1,7 +1,10 @@
 //! Schedules of snapshots, with a clock that is played: months in milliseconds.
 
 use crate::schedule::SnapshotThread;
-use crate::{Errno, Fs, Options, SnapshotPeriod, SnapshotSchedule, Timestamp};
+use crate::{
+    AtFlags, Cred, Errno, Fd, Fs, Options, SetTime, SnapshotPeriod, SnapshotSchedule, Timestamp, XattrFlags,
+};
+use sluice_store::Store;
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::face::HOSTS_SHARE;
 use sluice_sync::{Arc, thread};
@@ -23,8 +26,9 @@ fn names(fs: &Fs) -> Vec<String> {
     names.into_iter().map(|name| String::from_utf8(name).expect("text")).collect()
 }
 
-/// Lets the schedule work at `sec`.
+/// Changes the tree, and lets the schedule work at `sec`.
 fn keep(fs: &Fs, schedule: &SnapshotSchedule, sec: i64) {
+    fs.write("/0", sec.to_string()).expect("there is room");
     fs.superblock().keep_snapshots(schedule, at(sec)).expect("there is room");
 }
 
@@ -145,12 +149,109 @@ fn fewer_that_are_to_be_kept_make_the_room_that_is_missing_and_a_full_file_syste
     (0..3).for_each(|hour| keep(&fs, &hourly(3), NOW + hour * HOUR));
     let before = names(&fs);
     let late = at(NOW + 3 * HOUR);
+    fs.write("/0", "late").expect("room");
     for _ in 0..2 {
         assert_eq!(fs.superblock().keep_snapshots(&hourly(3), late), Err(Errno::ENOSPC));
         assert_eq!(names(&fs), before);
     }
     fs.superblock().keep_snapshots(&hourly(2), late).expect("one goes first");
     assert_eq!(names(&fs), ["hourly-2026-11-29T01:00Z", "hourly-2026-11-29T02:00Z"]);
+}
+
+/// A file system in memory, and one over a store.
+fn both_kinds() -> [Fs; 2] {
+    let store = Store::in_memory(Options::default().store.background(false)).expect("memory");
+    [Fs::new(), Fs::create_in(store, Options::default()).expect("an empty store")]
+}
+
+#[test]
+fn no_snapshot_is_taken_of_a_tree_that_has_not_changed() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    for fs in both_kinds() {
+        let schedule = hourly(3).keep(SnapshotPeriod::Daily, 9);
+        let mut sec = NOW;
+        let mut hours = |hours: i64| {
+            (0..hours).for_each(|_| {
+                sec += HOUR;
+                fs.superblock().keep_snapshots(&schedule, at(sec)).expect("there is room");
+            });
+            let all = names(&fs);
+            ["hourly", "daily"].map(|period| all.iter().filter(|name| name.starts_with(period)).count())
+        };
+        fs.create_dir("/dir").expect("room");
+        assert_eq!(hours(50), [1, 1], "the first one of each period");
+        // Reading is no change, nor is a call that fails before it changes anything.
+        fs.write("/file", "text").expect("room");
+        assert_eq!(hours(1), [2, 2], "so has the day");
+        assert_eq!(fs.read_to_string("/file"), Ok("text".into()));
+        assert_eq!(fs.read_dir("/").expect("it is there").count(), 2);
+        assert_eq!(hours(70), [2, 2]);
+        // Each kind of change, also while older snapshots go.
+        let newest = || names(&fs).into_iter().rfind(|name| name.starts_with("hourly"));
+        let process = fs.process(Cred::root());
+        let changes: [&dyn Fn(); 7] = [
+            &|| fs.write("/file", "texts").expect("room"),
+            &|| fs.rename("/file", "/dir/file").expect("it is there"),
+            &|| process.chmod("/dir/file", 0o600).expect("it is there"),
+            &|| process.truncate("/dir/file", 1).expect("it is there"),
+            &|| process.setxattr("/dir/file", b"user.k", b"v", XattrFlags::empty()).expect("room"),
+            &|| {
+                process
+                    .utimensat(Fd::CWD, "/dir", [None, Some(SetTime::At(at(5)))], AtFlags::empty())
+                    .expect("it is there")
+            },
+            &|| fs.remove_file("/dir/file").expect("it is there"),
+        ];
+        for change in changes {
+            change();
+            let before = newest();
+            hours(1);
+            let after = newest();
+            assert_ne!(before, after);
+            hours(5);
+            assert_eq!(newest(), after, "one for each change");
+        }
+        // One by hand is a change of the file system, not of the tree, and costs one.
+        fs.superblock().take_snapshot(b"mine").expect("room");
+        hours(1);
+        let after = newest();
+        hours(5);
+        assert_eq!(newest(), after);
+        fs.settle();
+        assert!(fs.check().is_clean(), "{}", fs.check());
+    }
+}
+
+/// Changes come while snapshots are taken: whatever the last snapshot lacks is in the next one.
+#[test]
+fn a_change_beside_a_snapshot_is_in_it_or_in_the_next_one() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    for fs in both_kinds() {
+        let (written, is_over) = (AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=300 {
+                    fs.write("/number", number.to_string()).expect("room");
+                    written.store(number, Ordering::SeqCst);
+                }
+                is_over.store(1, Ordering::SeqCst);
+            });
+            let mut sec = NOW;
+            while is_over.load(Ordering::SeqCst) == 0 {
+                sec += HOUR;
+                fs.superblock().keep_snapshots(&hourly(2), at(sec)).expect("there is room");
+            }
+            sec += HOUR;
+            fs.superblock().keep_snapshots(&hourly(2), at(sec)).expect("there is room");
+        });
+        assert_eq!(written.load(Ordering::SeqCst), 300);
+        let last = names(&fs).pop().expect("some were taken");
+        assert_eq!(fs.read_to_string(format!("/.snapshots/{last}/number")), Ok("300".into()));
+    }
 }
 
 #[test]

@@ -24,9 +24,10 @@ use crate::data::PAGE;
 use crate::dir::LOOKED_AT_ONCE;
 use crate::durable::{HiddenTree, copy_contents};
 use crate::inode::{Body, InodeInit, flag, settle};
-use crate::moment::{AsOfMoment, CopyOfFile, CopyTarget};
+use crate::moment::{AsOfMoment, CopyKind, CopyOfFile, CopyTarget};
 use crate::ops::ToldAhead;
 use crate::ops::create::check_name;
+use crate::quota::NO_QUOTA;
 use crate::superblock::{ROOT_INO, Shared};
 use crate::{Cred, Errno, Inode, InodeRef, NewInode, NewKind, SnapshotSchedule, Superblock, Timestamp};
 use sluice_sync::{Arc, Ref, rcu};
@@ -44,7 +45,7 @@ impl InodeRef {
     pub fn snapshot(&self) -> Result<Arc<Superblock>, Errno> {
         self.as_dir()?;
         let shared = Shared::in_memory(self.shared.options.clone());
-        let target = CopyTarget { shared, is_read_only: false };
+        let target = CopyTarget { shared, kind: CopyKind::Clone, quota: NO_QUOTA };
         let (moment, is_there) = self.begin_copy(&target);
         if !is_there {
             return Err(Errno::ENOENT);
@@ -76,12 +77,19 @@ impl InodeRef {
             Err(Errno::ENOENT) => dir.may_change_names(cred)?,
             found => return Err(found.err().unwrap_or(Errno::EEXIST)),
         }
-        self.clone_as(false, cred, dir, name)
+        self.clone_as(CopyKind::Clone, cred, dir, name)
     }
 
-    /// As [`clone_tree`](Self::clone_tree), of a caller who may; or the copy is a snapshot, and does not change.
-    fn clone_as(&self, is_snapshot: bool, cred: &Cred, dir: &InodeRef, name: &[u8]) -> Result<(), Errno> {
-        let target = CopyTarget { shared: self.shared.clone(), is_read_only: is_snapshot };
+    /// As [`clone_tree`](Self::clone_tree), of a caller who may, as a copy of this `kind`.
+    pub(crate) fn clone_as(
+        &self,
+        kind: CopyKind,
+        cred: &Cred,
+        dir: &InodeRef,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let quota = if kind == CopyKind::Snapshot { NO_QUOTA } else { dir.quota_below() };
+        let target = CopyTarget { shared: self.shared.clone(), kind, quota };
         let (copy, tree, filled) = match self.is_dir() {
             true => {
                 let (moment, is_there) = self.begin_copy(&target);
@@ -117,7 +125,7 @@ impl InodeRef {
     }
 
     /// Has caches above hand down what is newer with them of the files below this directory.
-    fn write_back_below(&self) -> Result<(), Errno> {
+    pub(crate) fn write_back_below(&self) -> Result<(), Errno> {
         if self.ino() == ROOT_INO {
             self.shared.notify_but(None, |observer| observer.write_back_all());
             return Ok(());
@@ -143,13 +151,17 @@ impl InodeRef {
             Body::Special { file_type, rdev } => Body::Special { file_type: *file_type, rdev: *rdev },
         };
         let (mut init, lists) = self.init();
-        if target.is_read_only && self.ino() == ROOT_INO {
+        let is_snapshot = target.kind == CopyKind::Snapshot;
+        if is_snapshot && self.ino() == ROOT_INO {
             // The top of a snapshot says when that was taken.
             init.born = Timestamp::now();
         }
-        let inode = Inode::make(&target.shared, init, body)?;
+        if target.kind != CopyKind::Clone {
+            init.origin = self.origin().unwrap_or(0);
+        }
+        let inode = Inode::make(&target.shared, target.quota, init, body)?;
         inode.take_after(self, lists)?;
-        inode.raise(if target.is_read_only { flag::READ_ONLY } else { 0 });
+        inode.raise(if is_snapshot { flag::READ_ONLY } else { 0 });
         Ok(inode)
     }
 
@@ -172,6 +184,10 @@ impl InodeRef {
                 // The server alone puts a snapshot here.
                 if !top.is_read_only() {
                     self.may_change_names(cred)?;
+                }
+                // The directory got a quota, or lost it, while the copy was made.
+                if top.quota_below() != self.quota_below() {
+                    return Err(Errno::EXDEV.into());
                 }
                 self.name_changes(name, None);
                 room.fill(top.clone(), top.weight()).map_err(|_| Errno::ENOSPC)?;
@@ -393,7 +409,7 @@ impl Superblock {
             Err(Errno::ENOENT) => {
                 // Contents that the store does not have yet it would get for both.
                 root.shared.sync()?;
-                tree.clone_as(true, &cred, &dir, name)?;
+                tree.clone_as(CopyKind::Snapshot, &cred, &dir, name)?;
             }
             found => return Err(found.err().unwrap_or(Errno::EEXIST)),
         }
@@ -513,7 +529,8 @@ impl Inode {
         let (attr, lists) = self.with_acls(|attr, acls| (*attr, attr.has_acls.then(|| acls.clone())));
         let nlink = if self.is_dir() { 2 } else { 1 };
         let Attr { mode, uid, gid, .. } = attr;
-        (InodeInit { file_type: self.file_type(), mode, uid, gid, nlink, born: self.born() }, lists)
+        let (file_type, born) = (self.file_type(), self.born());
+        (InodeInit { file_type, mode, uid, gid, nlink, origin: 0, born }, lists)
     }
 
     /// Takes over all attributes of `original` that can change, those apart with which this inode began: its `lists` then.

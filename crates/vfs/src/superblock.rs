@@ -13,6 +13,7 @@ use crate::lock_class::{SUPERBLOCK_OBSERVERS, SUPERBLOCK_RENAME};
 use crate::moment::Moments;
 use crate::open_counts::OpenCounts;
 use crate::open_files::Trees;
+use crate::quota::Quotas;
 use crate::schedule::SnapshotThread;
 use crate::stat::{S_IALLUGO, Timestamp};
 use crate::watch::{Watch, hook};
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) lock_domain: Arc<LockDomain>,
     /// Copies of trees. *Protected by itself.*
     pub(crate) moments: Moments,
+    /// Quotas of directories. *Protected by themselves.*
+    pub(crate) quotas: Quotas,
     /// Held by a rename that moves a name between directories, so that the tree's shape stands still.
     pub(crate) rename_lock: CachePadded<Mutex<()>>,
     /// *Immutable.*
@@ -172,25 +175,7 @@ impl Superblock {
     /// has memory left. In a store no more is free than its disk has beyond the reserve; S3 counts as 1 PiB. A file that lost its last name and user just now may be counted still: [`settle`](Self::settle) first, to know
     /// exactly.
     pub fn statfs(&self) -> StatFs {
-        let Shared { options, space, .. } = &*self.shared;
-        let limit = options.size_limit.map(|bytes| bytes / PAGE);
-        let (blocks, left) = match self.shared.durable() {
-            None => (limit.unwrap_or(0), memory::left() / PAGE),
-            Some(durable) => {
-                let left = durable.room_bytes().unwrap_or(OBJECT_STORE_BYTES) / PAGE;
-                let all = left.saturating_add(space.used().div_ceil(UNITS_A_PAGE));
-                (limit.map_or(all, |limit| limit.min(all)), left)
-            }
-        };
-        let within = limit.map_or(blocks, |_| space.free() / UNITS_A_PAGE);
-        StatFs {
-            block_size: PAGE_SIZE as u32,
-            blocks,
-            blocks_free: left.min(within),
-            files: self.shared.options.inode_limit.unwrap_or(0),
-            files_free: self.shared.inodes.free(),
-            name_max: NAME_MAX as u32,
-        }
+        self.shared.statfs()
     }
 
     /// Sum of the size limits of all file systems in this process, in bytes: for a caller that chooses the next limit.
@@ -345,6 +330,7 @@ impl Shared {
             options,
             lock_domain: LockDomain::new(locking),
             moments: Moments::new(),
+            quotas: Quotas::new(),
             rename_lock: CachePadded::new(Mutex::with_class(&SUPERBLOCK_RENAME, ())),
             identity: AtomicU64::new(hasher.hash(&[])),
             hasher,
@@ -370,12 +356,35 @@ impl Shared {
         shared
     }
 
+    /// See [`Superblock::statfs`].
+    pub(crate) fn statfs(&self) -> StatFs {
+        let Shared { options, space, .. } = self;
+        let limit = options.size_limit.map(|bytes| bytes / PAGE);
+        let (blocks, left) = match self.durable() {
+            None => (limit.unwrap_or(0), memory::left() / PAGE),
+            Some(durable) => {
+                let left = durable.room_bytes().unwrap_or(OBJECT_STORE_BYTES) / PAGE;
+                let all = left.saturating_add(space.used().div_ceil(UNITS_A_PAGE));
+                (limit.map_or(all, |limit| limit.min(all)), left)
+            }
+        };
+        let within = limit.map_or(blocks, |_| space.free() / UNITS_A_PAGE);
+        StatFs {
+            block_size: PAGE_SIZE as u32,
+            blocks,
+            blocks_free: left.min(within),
+            files: options.inode_limit.unwrap_or(0),
+            files_free: self.inodes.free(),
+            name_max: NAME_MAX as u32,
+        }
+    }
+
     /// The root directory of a new file system.
     pub(crate) fn new_root(this: &SharedRef) -> InodeRef {
         let options = &this.options;
         let (mode, uid, gid) = (options.root_mode & S_IALLUGO, options.root_uid, options.root_gid);
         let born = Timestamp::now();
-        let root = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2, born };
+        let root = InodeInit { file_type: FileType::Directory, mode, uid, gid, nlink: 2, origin: 0, born };
         Inode::allocate(this, ROOT_INO, root, Body::new_directory(None))
     }
 

@@ -39,8 +39,8 @@ use pieces::{AHEAD, PIECE, Pieces};
 use rustix::io::Errno;
 use slatedb::bytes::Bytes;
 use slatedb_common::retry::should_retry;
-use sluice_store::StoreError;
 use sluice_store::disk::{Disk, DiskFile, HostDisk};
+use sluice_store::{Cipher, StoreError};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, LockClass, Mutex, Weak};
@@ -79,6 +79,8 @@ struct DataShared {
     segment_size: u64,
     /// The host's file system that the objects lie in, and bytes of it that data leave to records.
     host: Option<(Arc<HostDisk>, u64)>,
+    /// *immutable*
+    cipher: Option<Arc<Cipher>>,
     /// Bytes of parts that are being sent. *atomic (stands alone)*
     sending: AtomicU64,
     /// How often a request that failed is made again.
@@ -136,6 +138,7 @@ impl DataDisk {
             epoch,
             segment_size,
             host: None,
+            cipher: None,
             sending: AtomicU64::new(0),
             retries,
             stop,
@@ -151,6 +154,12 @@ impl DataDisk {
     /// On the file system of `host`, of which data leave `reserve` bytes to records. For one that nobody uses yet.
     pub(crate) fn on_host(mut self, host: Arc<HostDisk>, reserve: u64) -> DataDisk {
         Arc::get_mut(&mut self.shared).expect("nobody uses it yet").host = Some((host, reserve));
+        self
+    }
+
+    /// With the cipher under which the store encrypts its data. For one that nobody uses yet.
+    pub(crate) fn encrypted(mut self, cipher: Option<Arc<Cipher>>) -> DataDisk {
+        Arc::get_mut(&mut self.shared).expect("nobody uses it yet").cipher = cipher;
         self
     }
 
@@ -187,6 +196,10 @@ impl Disk for DataDisk {
 
     fn free_bytes(&self) -> io::Result<u64> {
         self.shared.free_bytes()
+    }
+
+    fn cipher(&self) -> Option<Arc<Cipher>> {
+        self.shared.cipher.clone()
     }
 
     /// A segment has no name beside those of its parts.

@@ -1,5 +1,5 @@
 //! Random damage of the objects of a store: opening it is refused, a call says EIO, or all is as it was. Nothing is other bytes, zeros, or
-//! gone.
+//! gone. Half of the stores are encrypted.
 //!
 //! `SLUICE_DAMAGE_ROUNDS` says how many damages there are, `SLUICE_DAMAGE_SEED` which; `SLUICE_DAMAGE_ROUND` asks for one of them.
 //!
@@ -15,6 +15,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 use sluice_bucket::{Bucket, Claim, wait_for};
+use sluice_store::StoreKey;
 use sluice_sync::random::Random;
 use sluice_vfs::{Errno, Fs, Options, Superblock};
 use std::collections::BTreeMap;
@@ -22,8 +23,9 @@ use std::sync::Arc;
 
 type Objects = BTreeMap<Path, Vec<u8>>;
 
-fn options() -> Options {
+fn options(is_encrypted: bool) -> Options {
     let mut options = Options::default();
+    options.store.key = is_encrypted.then(|| StoreKey::file(vec![7; 32]).expect("long enough"));
     options.store.background = false;
     options.store.log_size = 8 << 20;
     options.store.segment_size = 1 << 20;
@@ -54,18 +56,18 @@ fn stored(all: &Objects) -> Arc<InMemory> {
     Arc::new(objects)
 }
 
-fn open(objects: &Arc<InMemory>, epoch: u64) -> Result<Fs, String> {
+fn open(objects: &Arc<InMemory>, epoch: u64, options: Options) -> Result<Fs, String> {
     let bucket = Bucket::over(objects.clone());
-    let store = bucket.open(Claim::Epoch(epoch), options().store).map_err(|error| error.to_string())?;
-    let opened = Superblock::open_in(store, options()).map_err(|error| error.to_string())?;
+    let store = bucket.open(Claim::Epoch(epoch), options.store.clone()).map_err(|error| error.to_string())?;
+    let opened = Superblock::open_in(store, options).map_err(|error| error.to_string())?;
     Ok(Fs::with_superblock(opened))
 }
 
 /// Objects after a clean close, or when the owner died; older ones of the same store; and the tree in it.
-fn used(is_closed: bool) -> (Objects, Vec<Objects>, Tree) {
+fn used(is_closed: bool, options: &Options) -> (Objects, Vec<Objects>, Tree) {
     let objects = Arc::new(InMemory::new());
-    let store = Bucket::over(objects.clone()).create(options().store).expect("memory");
-    let mut fs = Fs::create_in(store, options()).expect("memory");
+    let store = Bucket::over(objects.clone()).create(options.store.clone()).expect("memory");
+    let mut fs = Fs::create_in(store, options.clone()).expect("memory");
     let (mut tree, mut older) = (Tree::new(), Vec::new());
     let mut call = |fs: &Fs, call: Call| {
         call.run(fs).expect("memory");
@@ -95,7 +97,7 @@ fn used(is_closed: bool) -> (Objects, Vec<Objects>, Tree) {
         if round == 1 || round == 3 {
             fs.superblock().close().expect("memory");
             older.push(contents(&objects));
-            fs = open(&objects, 10 + u64::from(round)).expect("it was closed");
+            fs = open(&objects, 10 + u64::from(round), options.clone()).expect("it was closed");
         }
     }
     // The loss of the last push looks like a death before that.
@@ -224,19 +226,26 @@ fn damaged_objects_are_refused_or_an_error_or_change_nothing() {
     let number = |name: &str, usual| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
     let (rounds, seed) = (number("SLUICE_DAMAGE_ROUNDS", 250_u64), number("SLUICE_DAMAGE_SEED", 44_u64));
     play();
-    let stores = [used(true), used(false)];
+    let kinds = [false, true].map(options);
+    let stores = kinds.each_ref().map(|options| [true, false].map(|is_closed| used(is_closed, options)));
     let [mut refused, mut errors, mut right] = [0; 3];
     let mut wrong = Vec::new();
     let only: Option<u64> = std::env::var("SLUICE_DAMAGE_ROUND").ok().and_then(|n| n.parse().ok());
     for round in (0..rounds).filter(|round| only.is_none_or(|only| only == *round)) {
-        let (whole, older, tree) = &stores[round as usize % 2];
+        let kind = round as usize / 2 % 2;
+        let (options, (whole, older, tree)) = (&kinds[kind], &stores[kind][round as usize % 2]);
         let mut random = Random::new(seed + round);
         let mut all = whole.clone();
         let Some(how) = damage(&mut all, older, &mut random) else { continue };
-        let mut said =
-            |what: String| wrong.push(format!("round {round}, closed: {}, {how}: {what}", round % 2 == 0));
+        let mut said = |what: String| {
+            wrong.push(format!(
+                "round {round}, closed: {}, encrypted: {}, {how}: {what}",
+                round % 2 == 0,
+                kind == 1
+            ))
+        };
         let objects = stored(&all);
-        let Ok(fs) = open(&objects, 100) else {
+        let Ok(fs) = open(&objects, 100, options.clone()) else {
             refused += 1;
             continue;
         };
@@ -250,7 +259,7 @@ fn damaged_objects_are_refused_or_an_error_or_change_nothing() {
         // It is used, and opened again.
         let _ = fs.write("/new", "new").and_then(|()| fs.sync());
         drop(fs);
-        if let Ok(fs) = open(&objects, 200)
+        if let Ok(fs) = open(&objects, 200, options.clone())
             && let Err(what) = differs(&fs, tree)
         {
             said(format!("later: {what}"));
@@ -262,6 +271,9 @@ fn damaged_objects_are_refused_or_an_error_or_change_nothing() {
         }
         errors += 1;
         let bucket = Bucket::over(stored(&all));
+        let unlocked = options.store.key.as_ref().map_or(Ok(bucket.clone()), |key| bucket.unlocked(key));
+        // A store that cannot be unlocked any more was refused.
+        let Ok(bucket) = unlocked else { continue };
         let report = Superblock::check_shown(|look| bucket.check(look, &mut |_| ()));
         if report.is_ok_and(|report| report.found == 0) {
             said("a check passes".into());

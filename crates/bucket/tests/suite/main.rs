@@ -3,6 +3,7 @@
 mod claims;
 mod counts;
 mod data;
+mod encryption;
 mod faults;
 mod repair;
 mod store;

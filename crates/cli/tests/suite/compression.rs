@@ -43,12 +43,12 @@ fn a_compressed_store_takes_less_and_its_bytes_stay_right_through_changes_clones
         .expect("a number")
     };
     let about = info(dir, "s");
-    assert_eq!((&about["compressed"], &about["version"]), (&true.into(), &11.into()));
+    assert_eq!((&about["compressed"], &about["version"]), (&true.into(), &12.into()));
     let data = about["data_bytes"].as_u64().expect("a number");
     assert!((4_000_000..4_000_000 + 20_000_000).contains(&data), "{about}");
     assert!(taken("s") < 4_000_000 + 25_000_000, "{}", taken("s"));
     let text = sh(dir, "sluice info s").well();
-    assert!(text.contains("version  11, compressed\n"), "{text}");
+    assert!(text.contains("version  12, compressed\n"), "{text}");
     // The same changes of the same files, here and on the host.
     let changes = "
         cd $1; cp --reflink=auto lines copy
@@ -148,7 +148,7 @@ fn a_compressed_store_in_an_object_store_takes_less_and_is_whole_after_a_kill() 
         sluice mount -o takeover file://$PWD/t m; head -c 20000000 host/lines | cmp - m/lines
         cmp host/noise m/noise; sluice umount m; sluice fsck file://$PWD/t > /dev/null; sluice info file://$PWD/t";
     let said = sh(dir, script).well();
-    assert!(said.contains("version  11, compressed\n"), "{said}");
+    assert!(said.contains("version  12, compressed\n"), "{said}");
 }
 
 #[test]

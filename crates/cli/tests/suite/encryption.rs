@@ -56,10 +56,10 @@ fn an_encrypted_store_shows_nothing_and_all_commands_take_its_key() {
         serde_json::from_str::<Value>(&said).expect("JSON")
     };
     let (with, without) = (info("--key-file k"), info(""));
-    assert_eq!((&with["encrypted"], &with["version"]), (&true.into(), &9.into()));
+    assert_eq!((&with["encrypted"], &with["version"]), (&true.into(), &12.into()));
     assert!(with["data_bytes"].as_u64().is_some_and(|bytes| bytes > 0) && without["data_bytes"].is_null());
     let text = sh(&scratch.0, "sluice info s").well();
-    assert!(text.contains("version  9, encrypted\n") && text.contains("a key shows its use"), "{text}");
+    assert!(text.contains("version  12, encrypted\n") && text.contains("a key shows its use"), "{text}");
     let plain = sh(&scratch.0, "sluice mkfs plain; sluice info --json plain").well();
     assert!(plain.contains("\"encrypted\":false"), "{plain}");
 }
@@ -100,17 +100,8 @@ fn a_wrong_key_says_so_and_changes_nothing() {
         "t: there is no terminal to ask for a passphrase: give a key file or a passphrase file",
     );
     assert!(!scratch.0.join("t").exists(), "a directory that mkfs has made goes when it fails");
-    refused(
-        "sluice mkfs --encrypt --key-file k file://$PWD/t",
-        1,
-        "a store in an object store is not encrypted yet",
-    );
-    refused("sluice key list file://$PWD/t", 1, "a store in an object store is not encrypted yet");
-    refused(
-        "sluice mount --ram -o key_file=k m",
-        2,
-        "mount option key_file=k: only with a store in a directory",
-    );
+    refused("sluice key list file://$PWD/t", 1, "/t: this is no sluicefs store");
+    refused("sluice mount --ram -o key_file=k m", 2, "mount option key_file=k: only with a store");
     refused(
         "sluice mkfs plain; sluice mount -o key_file=k plain m",
         1,
@@ -194,4 +185,116 @@ fn a_person_is_asked_for_a_passphrase_and_no_terminal_shows_it() {
     std::fs::remove_dir_all(scratch.0.join("t")).expect("it is there");
     let (status, said) = typed("mkfs --encrypt t", &[(new, "secret\n"), (again, "secrets\n")]);
     assert!(status == Some(1) && said.contains("these are two passphrases"), "{status:?} {said}");
+}
+
+/// The commands of a file system in use, in an object store in `o`: all is unreadable without the key, also in the cache.
+#[test]
+fn an_encrypted_store_in_an_object_store_shows_nothing_and_all_commands_take_its_key() {
+    let test = "an_encrypted_store_in_an_object_store_shows_nothing_and_all_commands_take_its_key";
+    if !can_mount(test) {
+        return;
+    }
+    let scratch = stage();
+    let used = "
+        o=file://$PWD/o; sluice mkfs --encrypt --compress --key-file k $o
+        sluice mount -o key_file=k,cache=$PWD/c $o m
+        mkdir m/telling-dir; (yes 'telling contents of many words' || true) | head -c 3000000 > m/telling-dir/telling-long
+        for n in $(seq 30); do echo telling contents > m/telling-file-$n; done
+        setfattr -n user.telling -v telling-value m/telling-file-7 2>/dev/null || true; sync m/telling-dir/telling-long
+        sluice stat --json m > stat; sluice umount m
+        grep -rl telling o c && exit 9
+        sluice fsck --key-file k $o > /dev/null; sluice info --json $o > info; sluice info --key-file k $o > /dev/null
+        rm -r c; sluice mount -o key_file=k,cache=$PWD/c $o m
+        test $(wc -c < m/telling-dir/telling-long) = 3000000; test $(uniq m/telling-dir/telling-long | wc -l) -le 2
+        test $(cat m/telling-file-7 | wc -w) = 2; sluice scrub m > /dev/null; sluice umount m
+        grep -rl telling o c && exit 9; true";
+    sh(&scratch.0, used).well();
+    let read = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(scratch.0.join(name)).expect("it is there")).expect("JSON")
+    };
+    let (stat, info) = (read("stat"), read("info"));
+    assert_eq!((&stat["encrypted"], &stat["compressed"]), (&true.into(), &true.into()));
+    let bytes = |name: &str| stat[name].as_u64().expect("a number");
+    assert!(bytes("contents_written_bytes") >= 3_000_000, "{stat}");
+    assert!(bytes("contents_written_stored_bytes") < bytes("contents_written_bytes") / 4, "{stat}");
+    assert_eq!((&info["encrypted"], &info["compressed"]), (&true.into(), &true.into()));
+    let refused = |command: &str, status: i32, wanted: &str| {
+        let said = sh(&scratch.0, &format!("o=file://$PWD/o; {command}")).complaint(status);
+        assert!(said.contains(wanted), "{command}: {said}");
+    };
+    let (wrong, locked) =
+        ("/o: the key is wrong: it opens no slot of the store", "/o: the store is encrypted: give its key");
+    for (key, flag, wanted) in [
+        ("key_file=l", "--key-file l", wrong),
+        ("passphrase_file=p", "--passphrase-file p", wrong),
+        ("ro", "", locked),
+    ] {
+        refused(&format!("sluice mount -o {key} $o m"), 1, wanted);
+        refused(&format!("sluice fsck {flag} $o"), 8, wanted);
+        refused(&format!("sluice fsck --repair {flag} $o"), 8, wanted);
+        refused(&format!("sluice receive {flag} $o"), 1, wanted);
+        refused(&format!("sluice key add {flag} --new-key-file l $o"), 1, wanted);
+        refused(&format!("sluice key remove {flag} $o 0"), 1, wanted);
+    }
+    refused("sluice mkfs --encrypt --key-file k $o", 1, "there is a sluicefs store here already");
+}
+
+#[test]
+fn keys_change_while_a_store_is_not_mounted_and_are_listed_and_refused_while_it_is() {
+    let test = "keys_change_while_a_store_is_not_mounted_and_are_listed_and_refused_while_it_is";
+    if !can_mount(test) {
+        return;
+    }
+    let scratch = stage();
+    sh(&scratch.0, "sluice mkfs --encrypt --key-file k file://$PWD/o").well();
+    for store in ["s", "file://$PWD/o"] {
+        let run = |command: &str| sh(&scratch.0, &format!("s={store}; {command}"));
+        run("sluice mount -o key_file=k $s m; echo kept > m/file; sync -f m").well();
+        for change in [
+            "add --key-file k --new-passphrase-file p $s",
+            "remove --key-file k $s 0",
+            "add --key-file l --new-key-file k $s",
+        ] {
+            let said = run(&format!("sluice key {change}")).complaint(1);
+            assert!(
+                said.contains("in use by process") && said.contains("unmount it first"),
+                "{store}: {said}"
+            );
+        }
+        assert_eq!(
+            run("sluice key list $s; echo more >> m/file; sync -f m; sluice umount m").well(),
+            "0\tkey file\n"
+        );
+        let changed = "
+            sluice key add --key-file k --new-passphrase-file p $s; sluice key remove --passphrase-file p $s 0
+            sluice mount -o passphrase_file=p $s m; cat m/file; sluice umount m
+            sluice key add --passphrase-file p --new-key-file k $s; sluice key list $s; sluice key remove --key-file k $s 1";
+        assert_eq!(run(changed).well(), "slot 1\nkept\nmore\nslot 0\n0\tkey file\n1\tpassphrase\n");
+        let said = run("sluice mount -o passphrase_file=p $s m").complaint(1);
+        assert!(said.contains("the key is wrong"), "{store}: {said}");
+    }
+}
+
+#[test]
+fn nodes_of_a_cluster_share_an_encrypted_store_and_one_with_a_wrong_key_is_refused_before_it_takes_over() {
+    let test = "nodes_of_a_cluster_share_an_encrypted_store_and_one_with_a_wrong_key_is_refused_before_it_takes_over";
+    if !can_mount(test) {
+        return;
+    }
+    let scratch = stage();
+    let dir = &scratch.0;
+    let made = "mkdir n; sluice cluster init dir:$PWD/cl; sluice mkfs --encrypt --key-file k file://$PWD/o
+        sluice mount --cluster dir:$PWD/cl -o key_file=k,cache=$PWD/c file://$PWD/o m
+        echo telling contents > m/telling; sync m/telling";
+    sh(dir, made).well();
+    for (option, wanted) in [("-o key_file=l", "the key is wrong"), ("", "the store is encrypted")] {
+        let said =
+            sh(dir, &format!("sluice mount --cluster dir:$PWD/cl {option} file://$PWD/o n")).complaint(1);
+        assert!(said.contains(wanted), "{said}");
+    }
+    let taken_over = "sluice mount --cluster dir:$PWD/cl -o key_file=k file://$PWD/o n; cat n/telling
+        sluice umount m; echo more >> n/telling; sync n/telling; cat n/telling; sluice umount n
+        grep -rl telling o c && exit 9
+        sluice fsck --key-file k file://$PWD/o > /dev/null";
+    assert_eq!(sh(dir, taken_over).well(), "telling contents\ntelling contents\nmore\n");
 }

@@ -16,6 +16,7 @@ mod mount_helper;
 mod mounts;
 mod processes;
 mod programs;
+mod quota;
 mod room;
 mod room_rounds;
 mod schedule;

@@ -96,7 +96,7 @@ impl Stored {
         (ran.status, serde_json::from_str(&ran.stdout).unwrap_or(Value::String(ran.stderr)))
     }
 
-    fn assert_clean(&self) {
+    pub(crate) fn assert_clean(&self) {
         let (status, said) = self.fsck(&[]);
         assert_eq!((status, &said["status"]), (Some(0), &Value::from("clean")), "{said}");
     }

@@ -110,6 +110,46 @@ fn a_stream_is_received_by_a_mount_and_refused_where_it_does_not_fit() {
 }
 
 #[test]
+fn a_stream_that_was_cut_goes_on_with_a_token_also_when_client_and_mount_have_ended() {
+    let Some(scratch) = stage("a_stream_that_was_cut_goes_on") else { return };
+    let run = |script: &str| sh(&scratch.0, script);
+    run("sluice mkfs back; sluice snapshot create m two").well();
+    let token = |ran: Ran| {
+        let line = ran.complaint(1);
+        let (_, token) = line.split_once("sluice send --resume ").unwrap_or_else(|| panic!("{line}"));
+        token.trim_end().trim_end_matches('`').to_owned()
+    };
+    // By a store that is not mounted, and by a mount of it.
+    let first = token(run("sluice send m/.snapshots/one | head -c 100000 | sluice receive back"));
+    run("sluice mount back b").well();
+    assert_eq!(token(run("sluice receive b < /dev/null")), first);
+    let rest = format!("sluice send --resume {first} m/.snapshots/one");
+    assert_ne!(token(run(&format!("{rest} | head -c 100000 | sluice receive b"))), first);
+    // A client that is killed, and a mount that ends.
+    let second = token(run("sluice receive b < /dev/null"));
+    let rest = format!("sluice send --resume {second} m/.snapshots/one");
+    run(&format!(
+        "({rest} | head -c 50000; sleep 100) | sluice receive b & sleep 1; kill -9 $!; wait $! || true"
+    ))
+    .well();
+    until("the server has seen that", || {
+        let ran = run("sluice receive b < /dev/null");
+        ran.stderr.contains("--resume")
+    });
+    let third = token(run("sluice receive b < /dev/null"));
+    run("sluice umount b; sluice mount back b").well();
+    run(&format!("sluice send --resume {third} m/.snapshots/one | sluice receive b")).well();
+    run("diff -r --no-dereference -x fifo m/.snapshots/one b/.snapshots/one; test ! -e b/.receiving").well();
+    let wrong = run(&format!("sluice send --resume {third} m/.snapshots/two > /dev/null")).complaint(1);
+    assert!(wrong.contains("the token is of another stream"), "{wrong}");
+    let wrong = run("sluice send --resume monday m/.snapshots/two > /dev/null").complaint(1);
+    assert!(wrong.contains("no token of `sluice receive`"), "{wrong}");
+    umount(&scratch.0.join("b"));
+    assert!(run("sluice fsck back").status == Some(0));
+    umount(&scratch.0.join("m"));
+}
+
+#[test]
 fn a_receiver_that_is_killed_leaves_the_store_as_it_was() {
     let Some(scratch) = stage("a_receiver_that_is_killed") else { return };
     let run = |script: &str| sh(&scratch.0, script);
@@ -187,6 +227,11 @@ modified\t10485764 -> 10485769\thole
     let hole = objects.iter().find(|object| object["path"] == "hole").expect("it changed");
     let told = ["change", "type", "old_size", "size"].map(|field| hole[field].clone());
     assert_eq!(told, [Value::from("modified"), "file".into(), 10_485_764.into(), 10_485_769.into()]);
+    let from = |path: &str| {
+        objects.iter().find(|object| object["path"] == path).expect("it is told")["from"].clone()
+    };
+    assert_eq!([from("dir/moved/same"), from("many/seven")], ["dir/below/same", "many/7"]);
+    assert_eq!([from("dir/new"), from("hole"), from("many/7")], [Value::Null, Value::Null, Value::Null]);
     run("sluice snapshot create m two").well();
     assert_eq!(run("sluice diff m/.snapshots/two m").well(), "");
     assert_eq!(run("sluice diff m/.snapshots/two/many m/many").well(), "");

@@ -5,13 +5,13 @@ use rustix::fs::FlockOperation;
 use sluice_cluster::Role;
 use sluice_fuse::control;
 use sluice_membership::{ClusterCa, Secure};
-use sluice_vfs::{Options, Superblock};
+use sluice_vfs::{Options, SnapshotPeriod, SnapshotSchedule, Superblock, Timestamp};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 #[test]
 fn what_one_node_writes_the_other_reads_and_warm_reads_send_no_message() {
@@ -104,6 +104,57 @@ fn an_order_to_a_guest_names_the_owner_and_the_owner_takes_it() {
         control::drop_snapshot(&dir, name.as_ref()).expect("it is the owner");
         assert!(!there.exists(), "snapshot {round} is gone");
     }
+    cluster.finish();
+}
+
+#[test]
+fn the_owner_alone_takes_snapshots_by_the_clock_and_the_next_owner_goes_on() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let schedule = SnapshotSchedule::default().keep(SnapshotPeriod::Monthly, 3);
+    // Each node has the schedule, and opens the store when it is the owner.
+    let opened: Arc<Mutex<Vec<Arc<Superblock>>>> = Arc::default();
+    let mut join = || {
+        let (store, opened) = (cluster.store(), opened.clone());
+        let options = Options::default().snapshots(schedule.clone());
+        let node = cluster.start(Arc::new(move |_| {
+            let superblock = Superblock::open(&store, options.clone()).map_err(io::Error::other)?;
+            opened.lock().expect("no panic").push(superblock.clone());
+            Ok(superblock)
+        }));
+        eventually("it serves", || [Role::Owner, Role::Guest].contains(&cluster.role(node)));
+        node
+    };
+    let (a, b) = (join(), join());
+    let owner = || {
+        let mut opened = opened.lock().expect("no panic");
+        assert_eq!(opened.len(), 1, "one node has the store open");
+        opened.pop().expect("it is there")
+    };
+    // As its thread does, which has done it or finds it done.
+    let keep = |superblock: &Superblock, days: i64| {
+        let Timestamp { sec, nsec } = Timestamp::now();
+        let then = Timestamp { sec: sec + days * 24 * 3600, nsec };
+        superblock.keep_snapshots(&schedule, then).expect("there is room");
+        superblock.snapshots().expect("readable")
+    };
+    let first = owner();
+    fs::write(cluster.path(b, "f"), "one").expect("written");
+    let before = keep(&first, 0);
+    drop(first);
+    cluster.leave(a);
+    eventually("the other is owner", || cluster.role(b) == Role::Owner);
+    let second = owner();
+    // A month may have begun meanwhile.
+    let after = keep(&second, 0);
+    assert!(after.starts_with(&before) && after.len() <= before.len() + 1, "{before:?}, {after:?}");
+    fs::write(cluster.path(b, "f"), "two").expect("written");
+    File::open(cluster.path(b, "f")).and_then(|file| file.sync_all()).expect("durable");
+    let later = keep(&second, 40);
+    assert_eq!(later.len(), after.len() + 1);
+    assert_eq!(keep(&second, 80), later, "nothing has changed");
+    let taken = String::from_utf8(later.last().expect("it is there").clone()).expect("text");
+    assert_eq!(fs::read_to_string(cluster.path(b, &format!(".snapshots/{taken}/f"))).expect("read"), "two");
+    drop(second);
     cluster.finish();
 }
 

@@ -82,9 +82,19 @@ const KINDS: [(u8, ChangeKind); 4] = [
     (b'A', ChangeKind::Attributes),
 ];
 
-/// Writes `change` as a kind, a mode's type, two sizes and the length of a path, each 8 bytes, and the path. A size that there is not is `u64::MAX`.
+/// What comes before a change: where the file was. A program of an earlier version does not know it, and says so.
+const FROM: u8 = b'<';
+
+/// Writes `change` as a kind, a mode's type, two sizes and the length of a path, each 8 bytes, and the path. A size that there is not is `u64::MAX`. A path where
+/// the file was comes before, as a change without sizes.
 pub(super) fn put_change(change: &NameChange, out: &mut dyn Write) -> io::Result<()> {
     let kind = KINDS.iter().find(|(_, kind)| *kind == change.kind).map_or(0, |(code, _)| *code);
+    if let Some(from) = &change.from {
+        let numbers =
+            [FROM.into(), change.file_type.mode_bits().into(), u64::MAX, u64::MAX, from.len() as u64];
+        out.write_all(numbers.map(u64::to_le_bytes).as_flattened())?;
+        out.write_all(from)?;
+    }
     let numbers = [
         kind.into(),
         change.file_type.mode_bits().into(),
@@ -98,7 +108,28 @@ pub(super) fn put_change(change: &NameChange, out: &mut dyn Write) -> io::Result
 
 /// The next change of `input`; none at the end.
 pub(super) fn take_change(input: &mut impl Read) -> io::Result<Option<NameChange>> {
-    let wrong = || io::Error::other("the server of the mount said what is no change");
+    let mut from = None;
+    loop {
+        let Some((kind, file_type, [old_size, size], path)) = take_path(input)? else {
+            return if from.is_none() { Ok(None) } else { Err(wrong()) };
+        };
+        if kind == u64::from(FROM) && from.is_none() {
+            from = Some(path);
+            continue;
+        }
+        let (_, kind) = *KINDS.iter().find(|(code, _)| u64::from(*code) == kind).ok_or_else(wrong)?;
+        return Ok(Some(NameChange { kind, path, file_type, old_size, size, from }));
+    }
+}
+
+fn wrong() -> io::Error {
+    io::Error::other("the server of the mount said what is no change")
+}
+
+/// A kind, a type, two sizes, and a path.
+type SizedPath = (u64, FileType, [Option<u64>; 2], Vec<u8>);
+
+fn take_path(input: &mut impl Read) -> io::Result<Option<SizedPath>> {
     let mut first = [0; 1];
     if input.read(&mut first)? == 0 {
         return Ok(None);
@@ -109,15 +140,14 @@ pub(super) fn take_change(input: &mut impl Read) -> io::Result<Option<NameChange
     let (words, _) = words.as_chunks::<8>();
     let numbers: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
     let &[kind, mode, old_size, size, len] = &*numbers else { return Err(wrong()) };
-    let (_, kind) = *KINDS.iter().find(|(code, _)| u64::from(*code) == kind).ok_or_else(wrong)?;
     let file_type = u32::try_from(mode).ok().and_then(FileType::from_mode).ok_or_else(wrong)?;
     if len > PATH_MAX {
         return Err(wrong());
     }
     let mut path = vec![0; len as usize];
     input.read_exact(&mut path)?;
-    let size_of = |size: u64| (size != u64::MAX).then_some(size);
-    Ok(Some(NameChange { kind, path, file_type, old_size: size_of(old_size), size: size_of(size) }))
+    let sizes = [old_size, size].map(|size| (size != u64::MAX).then_some(size));
+    Ok(Some((kind, file_type, sizes, path)))
 }
 
 #[cfg(test)]
@@ -132,14 +162,17 @@ mod tests {
             file_type: FileType::Regular,
             old_size: None,
             size: Some(7),
+            from: None,
         };
+        let moved = NameChange { from: Some(b"old".to_vec()), ..change.clone() };
         let (mut bytes, mut written) = (Vec::new(), Vec::new());
         let mut out = ChunkWriter(&mut bytes);
-        (0..2).for_each(|_| put_change(&change, &mut out).expect("memory"));
+        let changes = [&change, &moved, &change];
+        changes.into_iter().for_each(|change| put_change(change, &mut out).expect("memory"));
         out.end().expect("memory");
         let mut input = ChunkReader::new(&*bytes);
-        for _ in 0..2 {
-            assert_eq!(take_change(&mut input).expect("it is whole"), Some(change.clone()));
+        for change in changes {
+            assert_eq!(take_change(&mut input).expect("it is whole").as_ref(), Some(change));
         }
         assert_eq!(take_change(&mut input).expect("the end"), None);
         let mut cut = ChunkReader::new(&bytes[..bytes.len() - 5]);

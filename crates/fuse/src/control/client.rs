@@ -210,7 +210,12 @@ fn order(device: (u32, u32), order: &str, name: &OsStr) -> io::Result<Option<()>
 /// The answer to `order` of the server of the mount that holds `dir`, without a time limit. `None` if the mount has no
 /// server.
 pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
-    ask(device_of(dir)?, order.as_bytes(), None)?.map(unwrap).transpose()
+    order_of(device_of(dir)?, order)
+}
+
+/// As [`order_at`], of the mount with this device number.
+pub(super) fn order_of(device: (u32, u32), order: &str) -> io::Result<Option<Vec<u8>>> {
+    ask(device, order.as_bytes(), None)?.map(unwrap).transpose()
 }
 
 /// The statistics of the mount with this device number; its files are not touched, so that a server may ask itself.
@@ -258,8 +263,12 @@ fn ask(device: (u32, u32), question: &[u8], patience: Option<Duration>) -> io::R
 fn answer_on(stream: UnixStream, patience: Option<Duration>) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(patience)?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
-    Ok(answer)
+    match stream.take(ANSWER_MAX).read_to_end(&mut answer) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            Err(io::Error::new(ErrorKind::TimedOut, "the server of this mount has not answered in time"))
+        }
+        read => read.map(|_| answer),
+    }
 }
 
 /// The connection to the server of the mount `device`, which was asked. `None` if nobody listens.
@@ -344,6 +353,14 @@ mod tests {
         let kept = String::from_utf8(text).expect("ASCII");
         assert!(kept.lines().count() == 5 && !kept.contains("2:"), "{kept}");
         assert!(kept.contains("-> POSIX"));
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_named_in_words() {
+        let (stream, _server) = UnixStream::pair().expect("descriptors");
+        let late = answer_on(stream, Some(Duration::from_millis(1))).expect_err("nobody answers");
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        assert_eq!(late.to_string(), "the server of this mount has not answered in time");
     }
 
     #[test]

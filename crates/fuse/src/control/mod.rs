@@ -11,7 +11,8 @@
 //!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
-//! The orders are `clone`, `take-snapshot`, `drop-snapshot` and `restore-snapshot`, and those in `faults.rs`, `scrub.rs` and `transfer.rs`. A
+//! The orders are `clone`, `take-snapshot`, `drop-snapshot` and `restore-snapshot`, and those in `faults.rs`, `quota.rs`, `scrub.rs` and
+//! `transfer.rs`. A
 //! line of numbers follows, the last one the length of a name, and the name. The object of a clone is given in numbers, since a path would be
 //! relative to the client: an inode and the directory of the copy. The client has both open until it is answered.
 //!
@@ -26,6 +27,7 @@ mod ending;
 mod faults;
 mod mounts;
 mod order;
+mod quota;
 mod scrub;
 pub(crate) mod server;
 mod socket_file;
@@ -34,7 +36,7 @@ mod streams;
 mod transfer;
 
 pub use crate::mount_stat::{
-    FileSystemStat, HotFile, Latency, MountStat, ObjectRequests, ObjectStoreStat, ScrubStat,
+    FileSystemStat, HotFile, Latency, MountStat, ObjectRequests, ObjectStoreStat, ScrubStat, StoreStat,
 };
 pub use client::{
     all_locks, clone_tree, content_of_device, drop_snapshot, hot_locks, is_elsewhere, kernel_locks,
@@ -43,6 +45,7 @@ pub use client::{
 pub use ending::{ServerEnd, end_of, tell_end, will_tell_end};
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
 pub use mounts::{ListedMount, ServerAnswer, mounts};
+pub use quota::{QuotaOrder, quota};
 pub use scrub::scrub;
 pub(crate) use server::Server;
 pub use streams::{changes, export, receive, send};

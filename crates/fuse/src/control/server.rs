@@ -4,8 +4,8 @@ use super::order::{about, about_up_to, read_line};
 use super::socket_file::SocketFile;
 use super::stat::{self, hot};
 use super::{
-    LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, ending, faults, is_trusted, pid_namespace, scrub,
-    transfer,
+    LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, ending, faults, is_trusted, pid_namespace, quota,
+    scrub, transfer,
 };
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
@@ -20,6 +20,7 @@ use sluice_vfs::{
     Cred, Errno, FileInUse, Holder, NAME_MAX, PATH_MAX, SNAPSHOTS, SnapshotInfo, StoreContent, Superblock,
     TreeSize,
 };
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -144,6 +145,7 @@ impl Drop for Server {
 
 impl ControlShared {
     fn serve(&self, is_there: &IsThere, with: &Respond) {
+        let mut refused = VecDeque::new();
         loop {
             let mut waiting: Vec<_> =
                 self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
@@ -159,7 +161,7 @@ impl ControlShared {
             for (_, listener) in self.listeners.iter().enumerate().filter(|(at, _)| is_ready(*at)) {
                 match listener.accept() {
                     // An error with one client affects only that client.
-                    Ok((stream, _)) => drop(self.serve_one(stream, is_there, with)),
+                    Ok((stream, _)) => drop(self.serve_one(stream, is_there, with, &mut refused)),
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                     Err(_) if self.serving.lock().stopped => return,
@@ -170,7 +172,13 @@ impl ControlShared {
         }
     }
 
-    fn serve_one(&self, stream: UnixStream, is_there: &IsThere, with: &Respond) -> io::Result<()> {
+    fn serve_one(
+        &self,
+        stream: UnixStream,
+        is_there: &IsThere,
+        with: &Respond,
+        refused: &mut VecDeque<UnixStream>,
+    ) -> io::Result<()> {
         {
             let mut serving = self.serving.lock();
             if serving.stopped {
@@ -178,14 +186,19 @@ impl ControlShared {
             }
             serving.client = Some(stream.try_clone()?);
         }
-        let outcome = answer(stream, (self.device, is_there), with);
+        let outcome = answer(stream, (self.device, is_there), with, refused);
         self.serving.lock().client = None;
         outcome
     }
 }
 
+/// The answer of a server whose mount is gone: the client means a newer mount, which has the device number now.
+const GONE: &[u8] =
+    b"the server of a mount that is gone has this mount's control socket: ask again when that has ended\n";
 /// How long the rest of a refused order is read.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+/// So many clients who may not ask keep their connection after they were told so. Nobody waits for them: they may be a crowd.
+const REFUSED_MAX: usize = 8;
 /// The pause after a client could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
@@ -217,22 +230,28 @@ fn answer(
     mut stream: UnixStream,
     (device, is_there): ((u32, u32), &IsThere),
     with: &Respond,
+    refused: &mut VecDeque<UnixStream>,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     if !is_trusted(&stream)? {
         stream.write_all(b"only root and the user who serves the mount may ask\n")?;
-        return drain(stream);
+        stream.shutdown(std::net::Shutdown::Write)?;
+        // Closed later, for the reason that `drain` has.
+        refused.push_back(stream);
+        refused.drain(..refused.len().saturating_sub(REFUSED_MAX));
+        return Ok(());
     }
     let question = read_line(&mut stream)?;
     match question.as_slice() {
-        b"namespace" => stream.write_all(format!("{OK}{}", pid_namespace()).as_bytes())?,
-        b"server" => stream.write_all(format!("{OK}{}", std::process::id()).as_bytes())?,
         // A newer mount may have the device number of a mount that is gone.
         b"mounted" => {
             let is_mounted = is_there() && is_mounted_here(device);
             stream.write_all(format!("{OK}{is_mounted}").as_bytes())?;
         }
+        _ if !is_there() => stream.write_all(GONE)?,
+        b"namespace" => stream.write_all(format!("{OK}{}", pid_namespace()).as_bytes())?,
+        b"server" => stream.write_all(format!("{OK}{}", std::process::id()).as_bytes())?,
         b"end" if ending::keep(&stream)? => return Ok(()),
         question if with(question, &mut stream)? => {}
         _ => return Ok(()),
@@ -285,6 +304,7 @@ pub fn respond(
             };
             return stream.write_all(&answer).map(|()| true);
         }
+        b"quota" => return quota::obey(stream, connection).map(|()| true),
         b"scrub" => return scrub::obey(stream, &connection.superblock).map(|()| true),
         order if faults::obey(order, stream, connection)? => return Ok(true),
         _ => match obey(question, stream, connection)?.inspect(|_| changed()) {
@@ -423,6 +443,45 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_directory_that_is_not_used_is_named_with_a_cure() {
+        for order in [&b"take-snapshot"[..], b"drop-snapshot", b"restore-snapshot", b"snapshots"] {
+            let line = error_line(order, Errno::EACCES);
+            assert!(
+                line.contains(" must belong to the owner of the mount's root, and nobody else"),
+                "{line}"
+            );
+        }
+        assert_eq!(error_line(b"clone", Errno::EACCES), "permission denied (EACCES)\n");
+    }
+
+    #[test]
+    fn strangers_are_refused_and_those_who_may_ask_are_answered_while_they_stay() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let device = (0, 2_000_000 + std::process::id());
+        let server = Server::start_with(
+            device,
+            Box::new(|| true),
+            Box::new(|_, stream| stream.write_all(b"ok\n").map(|()| true)),
+        );
+        let strangers = thread::spawn(move || {
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).expect("root may");
+            let address = SocketAddr::from_abstract_name(abstract_name(device)).expect("it is short");
+            let crowd = (0..50).map(|_| UnixStream::connect_addr(&address).expect("it listens"));
+            crowd.collect::<Vec<_>>()
+        });
+        for mut stranger in strangers.join().expect("no panic") {
+            let mut answer = String::new();
+            // It closes nothing, and asks nothing.
+            stranger.read_to_string(&mut answer).expect("an answer");
+            assert_eq!(answer, "only root and the user who serves the mount may ask\n");
+            assert!(crate::control::stat_of_device(device).expect("it answers").is_some());
+        }
+        drop(server.expect("nobody else has the name"));
+    }
+
+    #[test]
     fn a_mount_that_is_gone_is_not_mounted_though_another_has_its_number() {
         let mounts = crate::mountinfo::read().expect("the table of mounts");
         let device = mounts.first().expect("a root directory").device;
@@ -431,6 +490,27 @@ mod tests {
             let (asked, _) = UnixStream::pair().expect("descriptors");
             // A pair is of one process.
             assert_eq!(super::super::client::is_mounted(device, &asked), is_there);
+            drop(server.expect("nobody else has the name"));
+        }
+    }
+
+    #[test]
+    fn a_server_whose_mount_is_gone_answers_no_question_about_the_mount_that_has_its_number_now() {
+        let device = (0, 3_000_000 + std::process::id());
+        ending::will_tell_end();
+        for is_there in [true, false] {
+            let with = |_: &[u8], stream: &mut UnixStream| stream.write_all(b"ok\n").map(|()| true);
+            let server = Server::start_with(device, Box::new(move || is_there), Box::new(with));
+            // `umount` would wait for the end of that server, and for what it holds.
+            for question in [&b"end\n"[..], b"server\n", b"namespace\n"] {
+                let stream = super::super::client::ask_and_keep(device, question).expect("it answers");
+                let mut answer = [0; OK.len()];
+                stream.expect("it listens").read_exact(&mut answer).expect("it answers");
+                assert_eq!(answer == OK.as_bytes(), is_there, "{question:?}");
+            }
+            let stat = crate::control::stat_of_device(device).map_err(|error| error.to_string());
+            let gone = "the server of a mount that is gone has this mount's control socket: ask again when that has ended";
+            assert_eq!(stat, if is_there { Ok(Some(Vec::new())) } else { Err(gone.into()) });
             drop(server.expect("nobody else has the name"));
         }
     }

@@ -7,7 +7,7 @@
 
 use crate::connection::Connection;
 use crate::counters::Counters;
-use crate::mount_stat::{FileSystemStat, HotFile, MountStat, ScrubStat};
+use crate::mount_stat::{FileSystemStat, HotFile, MountStat, ScrubStat, StoreStat};
 use crate::options::StorageStat;
 use serde::Serialize;
 use sluice_locks::FileStatistics;
@@ -76,14 +76,27 @@ pub fn of_file_system(superblock: &Superblock, storage: Option<&StorageStat>) ->
         directories_in_memory: in_memory.directories,
         directory_departures: in_memory.departures,
         dirty_bytes: superblock.changed_bytes(),
+        store: store(superblock),
         scrub: scrub(superblock),
         objects: storage.map(StorageStat::now),
     }
 }
 
+/// How the store keeps contents; None in memory.
+fn store(superblock: &Superblock) -> Option<StoreStat> {
+    let kept = superblock.store_use()?;
+    Some(StoreStat {
+        encrypted: kept.is_encrypted,
+        compressed: kept.is_compressed,
+        contents_stored_bytes: kept.stored,
+        contents_written_bytes: kept.written,
+        contents_written_stored_bytes: kept.written_stored,
+    })
+}
+
 /// The current or last scrub; None before the first, and in memory.
 fn scrub(superblock: &Superblock) -> Option<ScrubStat> {
-    let state = superblock.scrub(0, false).ok()?;
+    let state = superblock.scrub_counts().ok()?;
     let age = Timestamp::now().sec.saturating_sub(state.started?.sec);
     Some(ScrubStat {
         scrub_age_seconds: u64::try_from(age).unwrap_or(0),

@@ -21,11 +21,21 @@ const LINE_MAX: usize = 8192;
 ///
 /// # Errors
 /// When `dir` cannot be reached; what `send` says, as a line; those of `out`.
-pub fn send(dir: &Path, name: &OsStr, since: Option<&OsStr>, out: &mut dyn Write) -> io::Result<Option<()>> {
-    let names = match since {
-        Some(since) => [name.as_bytes(), &[0], since.as_bytes()].concat(),
-        None => name.as_bytes().to_vec(),
-    };
+pub fn send(
+    dir: &Path,
+    name: &OsStr,
+    since: Option<&OsStr>,
+    resume: Option<&str>,
+    out: &mut dyn Write,
+) -> io::Result<Option<()>> {
+    // An empty name is none. A server of an earlier version takes a token for a part of a name, and finds no such snapshot.
+    let since = since.map_or(&b""[..], OsStr::as_bytes);
+    let mut names = name.as_bytes().to_vec();
+    for part in [since, resume.unwrap_or_default().as_bytes()] {
+        names.push(0);
+        names.extend_from_slice(part);
+    }
+    while names.pop_if(|byte| *byte == 0).is_some() {}
     copy_out(dir, "send\n", &names, out)
 }
 

@@ -18,12 +18,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+/// The longest token with which a stream goes on, in bytes.
+const TOKEN_MAX: u64 = 1024;
 /// How long a server whose transfer has ended reads what its client still sends, at a time.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A transfer that a client has ordered.
 enum TransferOrder {
-    Send { name: Vec<u8>, since: Option<Vec<u8>> },
+    Send { name: Vec<u8>, since: Option<Vec<u8>>, resume: Option<String> },
     Export { name: Vec<u8> },
     Changes { old: InodeRef, new: InodeRef },
     Receive,
@@ -36,10 +38,13 @@ enum TransferOrder {
 pub(super) fn begin(order: &[u8], stream: &mut UnixStream, connection: &Connection) -> io::Result<bool> {
     let transfer = match order {
         b"send" => {
-            let asked: Result<About<0>, Errno> = about_up_to(stream, 2 * NAME_MAX as u64 + 1)?;
+            let asked: Result<About<0>, Errno> = about_up_to(stream, 2 * NAME_MAX as u64 + TOKEN_MAX)?;
             asked.map(|([], names)| {
-                let mut names = names.splitn(2, |byte| *byte == 0).map(<[u8]>::to_vec);
-                TransferOrder::Send { name: names.next().unwrap_or_default(), since: names.next() }
+                let mut parts = names.splitn(3, |byte| *byte == 0).map(<[u8]>::to_vec);
+                let name = parts.next().unwrap_or_default();
+                let since = parts.next().filter(|since| !since.is_empty());
+                let resume = parts.next().map(|token| String::from_utf8_lossy(&token).into_owned());
+                TransferOrder::Send { name, since, resume }
             })
         }
         b"export" => about(stream)?.map(|([], name)| TransferOrder::Export { name }),
@@ -105,8 +110,8 @@ impl TransferOrder {
 
     fn write(self, superblock: &Arc<Superblock>, out: &mut dyn Write) -> io::Result<()> {
         match self {
-            TransferOrder::Send { name, since } => {
-                sluice_trees::send(superblock, &name, since.as_deref(), out)
+            TransferOrder::Send { name, since, resume } => {
+                sluice_trees::send(superblock, &name, since.as_deref(), resume.as_deref(), out)
             }
             TransferOrder::Export { name } => {
                 superblock.snapshot_top(&name)?;

@@ -110,10 +110,11 @@ impl Connection {
         }
     }
 
-    pub(super) fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
+    pub(super) fn statfs(&self, header: &InHeader, reply: &mut Reply) -> Result<(), Errno> {
         // `df` after `rm` is to be exact, as the programs on a mount are used to.
         self.superblock.settle();
-        let mut statfs = self.superblock.statfs();
+        let mut statfs =
+            self.node(header.nodeid).map_or_else(|_| self.superblock.statfs(), |inode| inode.statfs());
         if statfs.files == 0 {
             // Programs that ask want a number. Without a limit of their own, files that are not empty end with the pages.
             statfs.files_free = statfs.blocks_free;

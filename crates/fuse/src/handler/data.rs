@@ -1,6 +1,5 @@
 //! File data: READ, WRITE, FALLOCATE and COPY_FILE_RANGE.
 
-use super::xattr::CAPABILITY;
 use crate::abi::flags::{WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::abi::{self, InHeader};
 use crate::connection::Connection;
@@ -8,7 +7,7 @@ use crate::event::Event;
 use crate::marks::is_marked_no_atime;
 use crate::reply::Reply;
 use sluice_sync::atomic::Ordering;
-use sluice_vfs::{Cred, Errno, FallocateMode, InodeRef, OpenFlags};
+use sluice_vfs::{Cred, Errno, FallocateMode, OpenFlags};
 
 /// The most bytes that one READ may ask for. The kernel's own limit is far below.
 const READ_MAX: u32 = 32 << 20;
@@ -88,9 +87,6 @@ impl Connection {
                 inode.write_at(cred, arg.offset, data)?
             })
         };
-        if !from_cache && self.has_peers() {
-            self.drop_capability(header, &inode)?;
-        }
         let size = self.clearing(header, &inode, kill, write).inspect_err(|_| {
             if from_cache && inode.is_read_only() {
                 // The kernel opened the file without asking, and other programs would read its page.
@@ -100,15 +96,6 @@ impl Connection {
         // No more than `data.len()`, which came as a u32.
         reply.put(&abi::WriteOut { size: size as u32, padding: 0 });
         Ok(())
-    }
-
-    /// Takes the capability off a file that is written: a kernel that goes past its page cache does not.
-    fn drop_capability(&self, header: &InHeader, inode: &InodeRef) -> Result<(), Errno> {
-        let cred = self.cred(header);
-        match inode.get_xattr(&cred, CAPABILITY).and_then(|_| inode.remove_xattr(&cred, CAPABILITY)) {
-            Ok(()) | Err(Errno::ENODATA) => Ok(()),
-            Err(errno) => Err(errno),
-        }
     }
 
     pub(super) fn fallocate(&self, header: &InHeader, arg: &abi::FallocateIn) -> Result<(), Errno> {

@@ -121,7 +121,7 @@ impl Connection {
             Operation::Fsync | Operation::Fsyncdir => self.fsync(header),
             Operation::Syncfs => self.superblock.sync(),
             Operation::Releasedir | Operation::Destroy => Ok(()),
-            Operation::Statfs => self.statfs(reply),
+            Operation::Statfs => self.statfs(header, reply),
             Operation::Setxattr { arg, name, value } => self.setxattr(header, &arg, name, value),
             Operation::Getxattr { size, name } => self.getxattr(header, size, name, reply),
             Operation::Listxattr { size } => self.listxattr(header, size, reply),

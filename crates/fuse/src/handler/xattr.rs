@@ -10,7 +10,7 @@ use crate::reply::Reply;
 use sluice_vfs::{Errno, SetAttr, XattrFlags};
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-pub(super) const CAPABILITY: &[u8] = b"security.capability";
+const CAPABILITY: &[u8] = b"security.capability";
 const SET_GROUP_ID: u32 = 0o2000;
 
 impl Connection {

@@ -9,13 +9,13 @@
 //! is free, and two copies of a store's directory both go on from the same counts. A nonce has 24 bytes; an extent draws 16 of
 //! them, and its blocks count in the other 8. Among 2^48 extents two have the same 16 bytes with a probability of 2^-33.
 //!
-//! The log, the tree and the segments have a key each, derived from the *master key* by HKDF-SHA256. So a page of the tree
+//! The log, the tree, the segments and the records in objects have a key each, derived from the *master key* by HKDF-SHA256. So a page of the tree
 //! cannot stand for a block of a segment. The master key itself is in the file `keys` (`slots.rs`).
 //!
 //! # Sources
 //! Bernstein, "Extending the Salsa20 nonce" (2011); RFC 8439; draft-irtf-cfrg-xchacha-03; RFC 5869 (HKDF).
 
-use super::piece::{KEY_ID, NONCE, SEAL, StorePart, TAG};
+use super::piece::{ID, KEY_ID, NONCE, SEAL, StorePart, TAG};
 use chacha20poly1305::aead::AeadInOut;
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 use hkdf::Hkdf;
@@ -33,6 +33,7 @@ pub struct Cipher {
     log: XChaCha20Poly1305,
     tree: XChaCha20Poly1305,
     segments: XChaCha20Poly1305,
+    objects: XChaCha20Poly1305,
     id: [u8; KEY_ID],
 }
 
@@ -46,6 +47,7 @@ impl Cipher {
             log: part("sluicefs log"),
             tree: part("sluicefs tree"),
             segments: part("sluicefs segments"),
+            objects: part("sluicefs objects"),
             id,
         }
     }
@@ -56,7 +58,7 @@ impl Cipher {
     }
 
     /// The number of the key, which tells nothing else of it.
-    pub(crate) fn id(&self) -> [u8; KEY_ID] {
+    pub fn id(&self) -> [u8; KEY_ID] {
         self.id
     }
 
@@ -106,11 +108,47 @@ impl Cipher {
         opened(self.of_part(part), nonce, about, bytes, tag)
     }
 
+    /// A number for an object that is written, which no other has.
+    ///
+    /// # Errors
+    /// The system's, without random numbers.
+    pub fn draw_id() -> io::Result<[u8; ID]> {
+        random()
+    }
+
+    /// Encrypts in place the piece `number` of the object that has drawn `id`: its tag.
+    ///
+    /// # Errors
+    /// `FileTooLarge`, beyond 256 GiB.
+    pub fn seal_object(
+        &self,
+        id: &[u8; ID],
+        number: u64,
+        about: &[u8],
+        bytes: &mut [u8],
+    ) -> io::Result<[u8; TAG]> {
+        self.encrypt_under(&nonce_of(id, number), StorePart::Objects, about, bytes)
+    }
+
+    /// Decrypts in place the piece `number` of the object `id`: false if it, or `about`, is not what was encrypted.
+    #[must_use]
+    pub fn open_object(
+        &self,
+        id: &[u8; ID],
+        number: u64,
+        about: &[u8],
+        bytes: &mut [u8],
+        tag: &[u8; TAG],
+    ) -> bool {
+        self.decrypt_under(&nonce_of(id, number), StorePart::Objects, about, bytes, tag)
+    }
+
     fn of_part(&self, part: StorePart) -> &XChaCha20Poly1305 {
         match part {
             StorePart::Log => &self.log,
             StorePart::Tree => &self.tree,
             StorePart::Segments => &self.segments,
+            StorePart::Objects => &self.objects,
         }
     }
 }
@@ -119,6 +157,13 @@ impl fmt::Debug for Cipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cipher").finish_non_exhaustive()
     }
+}
+
+fn nonce_of(id: &[u8; ID], number: u64) -> [u8; NONCE] {
+    let mut nonce = [0; NONCE];
+    nonce[..ID].copy_from_slice(id);
+    nonce[ID..].copy_from_slice(&number.to_le_bytes());
+    nonce
 }
 
 /// The cipher under one `key`.
@@ -184,12 +229,13 @@ mod tests {
     fn each_part_has_a_key_and_each_write_a_nonce_of_its_own() {
         let cipher = Cipher::of(&[7; KEY]);
         let mut seen = Vec::new();
-        for part in [StorePart::Log, StorePart::Tree, StorePart::Segments, StorePart::Log] {
+        for part in [StorePart::Log, StorePart::Tree, StorePart::Segments, StorePart::Objects, StorePart::Log]
+        {
             let mut bytes = *b"some bytes that are written twice";
             let seal = cipher.encrypt(part, b"about", &mut bytes).expect("random bytes");
             assert!(!seen.contains(&bytes) && &bytes != b"some bytes that are written twice");
             seen.push(bytes);
-            for other in [StorePart::Log, StorePart::Tree, StorePart::Segments]
+            for other in [StorePart::Log, StorePart::Tree, StorePart::Segments, StorePart::Objects]
                 .into_iter()
                 .filter(|other| *other != part)
             {

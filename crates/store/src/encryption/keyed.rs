@@ -1,6 +1,7 @@
 //! KeyedDisk: a disk with the cipher of its store, which the file `keys` there has for whoever has a key.
 
 use super::cipher::Cipher;
+use super::piece::KEY_ID;
 use super::slots::{KeyFile, StoreKey};
 use crate::StoreError;
 use crate::disk::{Disk, DiskFile};
@@ -64,11 +65,29 @@ pub(crate) fn keys_of(disk: &dyn Disk, found: &Super) -> Result<KeyFile, StoreEr
         file.read_at(&mut bytes, 0)?;
         Ok(bytes)
     };
-    let keys = KeyFile::decode(&read().map_err(StoreError::io("read the keys"))?)?;
+    of_key(id, &read().map_err(StoreError::io("read the keys"))?)
+}
+
+/// The file `keys` with these `bytes`, of the store whose master key has the number `id`.
+fn of_key(id: [u8; KEY_ID], bytes: &[u8]) -> Result<KeyFile, StoreError> {
+    let keys = KeyFile::decode(bytes)?;
     if keys.id() == id {
         Ok(keys)
     } else {
         Err(StoreError::Damaged(format!("`{KEYS}` belongs to another store")))
+    }
+}
+
+impl KeyFile {
+    /// The keys of the store that names the key `key_id` ([`Info`](crate::Info)), from the bytes of its object `keys`; None: there is no
+    /// such object.
+    ///
+    /// # Errors
+    /// [`StoreError::NotEncrypted`], [`StoreError::Damaged`].
+    pub fn of_store(key_id: Option<[u8; KEY_ID]>, bytes: Option<&[u8]>) -> Result<KeyFile, StoreError> {
+        let id = key_id.ok_or(StoreError::NotEncrypted)?;
+        let missing = || StoreError::Damaged(format!("`{KEYS}` is missing"));
+        of_key(id, bytes.ok_or_else(missing)?)
     }
 }
 

@@ -5,6 +5,8 @@
 //! asks the disk, so a store is opened, checked, repaired and copied in memory by the same calls, on a disk that was
 //! [unlocked](crate::Store::unlock). `super` and `keys` alone are not encrypted: `super` has the number of the key, so that a store and
 //! its keys belong together.
+//!
+//! A store whose records another engine keeps has the same two elsewhere. Its records are encrypted by the object ([`Cipher::seal_object`]).
 
 #[cfg_attr(any(feature = "sim", not(feature = "encryption")), path = "no_cipher.rs")]
 mod cipher;
@@ -17,6 +19,7 @@ mod slots;
 pub use cipher::Cipher;
 pub(crate) use cipher::random;
 pub(crate) use keyed::{keys_of, make, replace, unlocked};
-pub(crate) use piece::{KEY_ID, NONCE, SEAL, StorePart, TAG};
+pub use piece::{ID, TAG};
+pub(crate) use piece::{KEY_ID, NONCE, SEAL, StorePart};
 pub use slot::{KeyKind, KeySlot};
-pub use slots::StoreKey;
+pub use slots::{KeyFile, StoreKey};

@@ -2,7 +2,7 @@
 
 pub use NoCipher as Cipher;
 
-use super::piece::{KEY_ID, NONCE, SEAL, StorePart, TAG};
+use super::piece::{ID, KEY_ID, NONCE, SEAL, StorePart, TAG};
 use sluice_sync::Arc;
 use std::io;
 
@@ -15,7 +15,8 @@ impl NoCipher {
         None
     }
 
-    pub(crate) fn id(&self) -> [u8; KEY_ID] {
+    /// Nobody has such a cipher.
+    pub fn id(&self) -> [u8; KEY_ID] {
         match *self {}
     }
 
@@ -45,6 +46,28 @@ impl NoCipher {
         _: &mut [u8],
         _: &[u8; TAG],
     ) -> bool {
+        match *self {}
+    }
+
+    /// Refused.
+    ///
+    /// # Errors
+    /// That this build has no encryption.
+    pub fn draw_id() -> io::Result<[u8; ID]> {
+        random()
+    }
+
+    /// Nobody has such a cipher.
+    ///
+    /// # Errors
+    /// None.
+    pub fn seal_object(&self, _: &[u8; ID], _: u64, about: &[u8], bytes: &mut [u8]) -> io::Result<[u8; TAG]> {
+        self.encrypt_under(&[0; NONCE], StorePart::Objects, about, bytes)
+    }
+
+    /// Nobody has such a cipher.
+    #[must_use]
+    pub fn open_object(&self, _: &[u8; ID], _: u64, _: &[u8], _: &mut [u8], _: &[u8; TAG]) -> bool {
         match *self {}
     }
 }

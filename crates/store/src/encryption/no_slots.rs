@@ -1,7 +1,7 @@
 //! No slots: stands for `slots.rs` in a build without encryption, and refuses each key.
 
 pub use NoKey as StoreKey;
-pub(crate) use NoKeyFile as KeyFile;
+pub use NoKeyFile as KeyFile;
 
 use super::cipher::Cipher;
 use super::piece::KEY_ID;
@@ -13,7 +13,9 @@ use crate::format::KEYS_SIZE;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoKey {}
 
-pub(crate) enum NoKeyFile {}
+/// The content of the file `keys`, which this build does not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoKeyFile {}
 
 impl NoKey {
     /// Refused.
@@ -34,7 +36,8 @@ impl NoKey {
 }
 
 impl NoKeyFile {
-    pub(super) fn new(key: &NoKey) -> Result<(NoKeyFile, Cipher), StoreError> {
+    /// Nobody has a key.
+    pub fn new(key: &NoKey) -> Result<(NoKeyFile, Cipher), StoreError> {
         match *key {}
     }
 
@@ -42,27 +45,33 @@ impl NoKeyFile {
         Err(absent())
     }
 
-    pub(super) fn encode(&self) -> [u8; KEYS_SIZE] {
+    /// Nobody has a key.
+    pub fn encode(&self) -> [u8; KEYS_SIZE] {
         match *self {}
     }
 
-    pub(super) fn id(&self) -> [u8; KEY_ID] {
+    /// Nobody has a key.
+    pub fn id(&self) -> [u8; KEY_ID] {
         match *self {}
     }
 
-    pub(super) fn unlock(&self, _: &NoKey) -> Result<Cipher, StoreError> {
+    /// Nobody has a key.
+    pub fn unlock(&self, _: &NoKey) -> Result<Cipher, StoreError> {
         match *self {}
     }
 
-    pub(crate) fn slots(&self) -> Vec<KeySlot> {
+    /// Nobody has a key.
+    pub fn slots(&self) -> Vec<KeySlot> {
         match *self {}
     }
 
-    pub(crate) fn add(&mut self, _: &NoKey, _: &NoKey) -> Result<usize, StoreError> {
+    /// Nobody has a key.
+    pub fn add(&mut self, _: &NoKey, _: &NoKey) -> Result<usize, StoreError> {
         match *self {}
     }
 
-    pub(crate) fn remove(&mut self, _: &NoKey, _: usize) -> Result<(), StoreError> {
+    /// Nobody has a key.
+    pub fn remove(&mut self, _: &NoKey, _: usize) -> Result<(), StoreError> {
         match *self {}
     }
 }

@@ -3,7 +3,9 @@
 /// Bytes of a nonce.
 pub(crate) const NONCE: usize = 24;
 /// Bytes of a tag.
-pub(crate) const TAG: usize = 16;
+pub const TAG: usize = 16;
+/// Bytes of the number of an object, of which all pieces have nonces.
+pub const ID: usize = 16;
 /// Bytes of a nonce and a tag.
 pub(crate) const SEAL: usize = NONCE + TAG;
 /// Bytes of the number by which a store knows its key.
@@ -15,4 +17,6 @@ pub(crate) enum StorePart {
     Log,
     Tree,
     Segments,
+    /// Records that another engine keeps, in objects.
+    Objects,
 }

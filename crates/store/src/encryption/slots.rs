@@ -99,9 +99,9 @@ impl fmt::Debug for StoreKey {
     }
 }
 
-/// The content of the file `keys`.
+/// The content of the file `keys`, or of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyFile {
+pub struct KeyFile {
     id: [u8; KEY_ID],
     slots: [Option<[u8; USED]>; SLOTS],
 }
@@ -111,7 +111,7 @@ impl KeyFile {
     ///
     /// # Errors
     /// The system's, without random numbers.
-    pub(super) fn new(key: &StoreKey) -> Result<(KeyFile, Cipher), StoreError> {
+    pub fn new(key: &StoreKey) -> Result<(KeyFile, Cipher), StoreError> {
         let master = Zeroizing::new(random().map_err(StoreError::io("make a key"))?);
         let cipher = Cipher::of(&master);
         let mut file = KeyFile { id: cipher.id(), slots: [None; SLOTS] };
@@ -120,7 +120,7 @@ impl KeyFile {
     }
 
     /// The number of the master key.
-    pub(super) fn id(&self) -> [u8; KEY_ID] {
+    pub fn id(&self) -> [u8; KEY_ID] {
         self.id
     }
 
@@ -156,7 +156,7 @@ impl KeyFile {
     }
 
     /// The slots that are used.
-    pub(crate) fn slots(&self) -> Vec<KeySlot> {
+    pub fn slots(&self) -> Vec<KeySlot> {
         let used = (0..).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot.as_ref()?)));
         used.filter_map(|(number, slot)| Some(KeySlot { number, kind: kind_of(slot[0])? })).collect()
     }
@@ -184,7 +184,7 @@ impl KeyFile {
     ///
     /// # Errors
     /// [`StoreError::WrongKey`].
-    pub(super) fn unlock(&self, key: &StoreKey) -> Result<Cipher, StoreError> {
+    pub fn unlock(&self, key: &StoreKey) -> Result<Cipher, StoreError> {
         self.opened_by(key).map(|(_, master)| Cipher::of(&master))
     }
 
@@ -192,7 +192,7 @@ impl KeyFile {
     ///
     /// # Errors
     /// [`StoreError::WrongKey`] if `key` opens no slot; [`StoreError::BadKey`] when all slots are used.
-    pub(crate) fn add(&mut self, key: &StoreKey, new: &StoreKey) -> Result<usize, StoreError> {
+    pub fn add(&mut self, key: &StoreKey, new: &StoreKey) -> Result<usize, StoreError> {
         let (_, master) = self.opened_by(key)?;
         let free = self.slots.iter().position(Option::is_none);
         let full = || StoreError::BadKey(format!("all {SLOTS} slots are used: remove a key first"));
@@ -206,7 +206,7 @@ impl KeyFile {
     /// # Errors
     /// [`StoreError::BadKey`] if `key` opens that slot, or none is there: whoever removes a key can open the store afterwards;
     /// [`StoreError::WrongKey`].
-    pub(crate) fn remove(&mut self, key: &StoreKey, number: usize) -> Result<(), StoreError> {
+    pub fn remove(&mut self, key: &StoreKey, number: usize) -> Result<(), StoreError> {
         let (own, _) = self.opened_by(key)?;
         if own == number {
             return Err(StoreError::BadKey(format!(
@@ -218,7 +218,7 @@ impl KeyFile {
     }
 
     /// The file's bytes.
-    pub(super) fn encode(&self) -> [u8; KEYS_SIZE] {
+    pub fn encode(&self) -> [u8; KEYS_SIZE] {
         let mut bytes = [0; KEYS_SIZE];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());

@@ -50,7 +50,7 @@ use crate::encryption::Cipher;
 use crate::format::BLOCK;
 use crate::mutant::{Mutant, Planted};
 use files::Files;
-use sluice_sync::percpu::PerCpu;
+use sluice_sync::percpu::{Counter, PerCpu};
 use sluice_sync::{Arc, LockClass, Mutex};
 use std::collections::BTreeMap;
 
@@ -76,6 +76,8 @@ pub(crate) struct Segments {
     blocks: u32,
     /// The segment that each CPU writes to. *each protected by its mutex*
     open: PerCpu<Mutex<Option<Open>>>,
+    /// Bytes of the extents that were written, and of the blocks that they took. *each adds to its CPU's own line*
+    written: [Counter; 2],
     space: Mutex<Space>,
     /// Held during a flush: why one failed.
     flush: Mutex<Option<String>>,
@@ -132,6 +134,8 @@ impl Segments {
             compresses,
             blocks,
             open: PerCpu::with_cpus(open.max(1), |_| Mutex::with_class(&OPEN, None)),
+            // No CPU ever passes its sum on: each has a line of its own.
+            written: [0; 2].map(|none| Counter::with_batch(none, i64::MAX)),
             space: Mutex::with_class(&SPACE, Space::default()),
             flush: Mutex::with_class(&FLUSH, None),
             planted,
@@ -171,6 +175,21 @@ impl Segments {
         self.space.lock().table.live_bytes()
     }
 
+    /// Bytes of the extents that were written since the store was opened, and of the blocks that they took.
+    pub(crate) fn written(&self) -> [u64; 2] {
+        self.written.each_ref().map(|count| count.sum().cast_unsigned())
+    }
+
+    /// Whether new data are compressed where that is worth it.
+    pub(crate) fn compresses(&self) -> bool {
+        self.compresses
+    }
+
+    /// Whether data are encrypted.
+    pub(crate) fn encrypts(&self) -> bool {
+        self.cipher.is_some()
+    }
+
     /// Whether the store has segments.
     pub(crate) fn are_there(&self) -> bool {
         self.blocks > 0
@@ -206,6 +225,9 @@ impl Segments {
         }
         // After the write: a flush that takes it from here flushes all of it.
         self.space.lock().dirty.insert(span.segment, file);
+        let [contents, taken] = &self.written;
+        contents.add(len as i64);
+        taken.add(span.bytes() as i64);
         let extent = match encrypted {
             Some(data) => Extent::of_encrypted(span, data),
             None => Extent::of(span, bytes),

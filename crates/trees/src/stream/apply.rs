@@ -1,7 +1,9 @@
 //! Apply: the orders of a stream, done to a tree that nobody else sees.
 
+use super::arrived::Arrived;
 use super::facts::InodeTimes;
 use super::frame::StreamOrder;
+use crate::moves::PathNames;
 use sluice_vfs::{
     Cred, Errno, FallocateMode, FileType, InodeFlags, InodeRef, NewInode, NewKind, NewSnapshot, SetAttr,
     SetTime, XattrFlags,
@@ -11,16 +13,37 @@ use sluice_vfs::{
 pub(super) struct ReceivedTree<'n> {
     new: &'n NewSnapshot<'n>,
     cred: Cred,
-    /// The directories from the top to where it stands.
+    /// The directories from the top to where it stands, and the names of those below the top.
     way: Vec<InodeRef>,
-    /// The file that was taken in there.
-    taken: Option<InodeRef>,
+    names: PathNames,
+    /// The file that was taken in there, with its name.
+    taken: Option<(Box<[u8]>, InodeRef)>,
 }
 
 impl<'n> ReceivedTree<'n> {
     /// Stands at the top.
     pub(super) fn new(new: &'n NewSnapshot<'n>) -> ReceivedTree<'n> {
-        ReceivedTree { new, cred: Cred::root(), way: vec![new.top().clone()], taken: None }
+        ReceivedTree {
+            new,
+            cred: Cred::root(),
+            way: vec![new.top().clone()],
+            names: PathNames::new(),
+            taken: None,
+        }
+    }
+
+    /// Stands where that left it.
+    ///
+    /// # Errors
+    /// The tree has no such directory or file; the store's.
+    pub(super) fn stand(&mut self, arrived: &Arrived) -> Result<(), Errno> {
+        arrived.way.iter().try_for_each(|name| self.obey(&StreamOrder::Down(name)))?;
+        arrived.taken.iter().try_for_each(|name| self.obey(&StreamOrder::Take(name)))
+    }
+
+    /// Where it stands: the names from the top to the directory, and that of the file that was taken.
+    pub(super) fn place(self) -> (PathNames, Option<Box<[u8]>>) {
+        (self.names, self.taken.map(|(name, _)| name))
     }
 
     /// Does what `order` says.
@@ -29,14 +52,22 @@ impl<'n> ReceivedTree<'n> {
     /// `EINVAL`: an order that has no meaning here; errors of the calls that it stands for.
     pub(super) fn obey(&mut self, order: &StreamOrder<'_>) -> Result<(), Errno> {
         match *order {
-            StreamOrder::Begin { .. } | StreamOrder::End(_) => Err(Errno::EINVAL),
+            StreamOrder::Begin { .. }
+            | StreamOrder::Identity(_)
+            | StreamOrder::GoOn(_)
+            | StreamOrder::End(_) => Err(Errno::EINVAL),
             StreamOrder::Down(name) => {
                 let dir = self.dir()?.lookup(&self.cred, name)?;
-                self.go_down(dir)
+                if !dir.is_dir() {
+                    return Err(Errno::ENOTDIR);
+                }
+                self.stand_at(name, dir);
+                Ok(())
             }
             StreamOrder::Up => {
                 self.taken = None;
                 self.way.pop();
+                self.names.pop();
                 self.dir().map(drop)
             }
             StreamOrder::Make { name, file_type, rdev, target } => {
@@ -47,7 +78,7 @@ impl<'n> ReceivedTree<'n> {
                 if file.is_dir() {
                     return Err(Errno::EISDIR);
                 }
-                self.taken = Some(file);
+                self.stand_at(name, file);
                 Ok(())
             }
             StreamOrder::Here => {
@@ -59,6 +90,19 @@ impl<'n> ReceivedTree<'n> {
                 self.let_change(&file)?;
                 self.let_change(self.dir()?)?;
                 self.dir()?.link(&self.cred, name, &file)
+            }
+            StreamOrder::Aside { name, number } => {
+                self.taken = None;
+                let moving = self.dir()?.lookup(&self.cred, name)?;
+                self.let_change(&moving)?;
+                self.let_change(self.dir()?)?;
+                self.new.put_aside(self.dir()?, name, number)
+            }
+            StreamOrder::Back { name, number } => {
+                self.let_change(self.dir()?)?;
+                let found = self.new.put_back(number, self.dir()?, name)?;
+                self.stand_at(name, found);
+                Ok(())
             }
             StreamOrder::Remove(name) => {
                 self.taken = None;
@@ -101,25 +145,16 @@ impl<'n> ReceivedTree<'n> {
         self.way.last().ok_or(Errno::EINVAL)
     }
 
-    fn go_down(&mut self, dir: InodeRef) -> Result<(), Errno> {
-        if !dir.is_dir() {
-            return Err(Errno::ENOTDIR);
-        }
-        self.taken = None;
-        self.way.push(dir);
-        Ok(())
-    }
-
     /// The file or directory that orders about attributes are about. Nothing keeps it from changing.
     fn changing(&self) -> Result<&InodeRef, Errno> {
-        let inode = self.taken.as_ref().map_or_else(|| self.dir(), Ok)?;
+        let inode = self.taken.as_ref().map_or_else(|| self.dir(), |(_, file)| Ok(file))?;
         self.let_change(inode)?;
         Ok(inode)
     }
 
     /// The file that was taken.
     fn file(&self) -> Result<&InodeRef, Errno> {
-        let file = self.taken.as_ref().ok_or(Errno::EINVAL)?;
+        let (_, file) = self.taken.as_ref().ok_or(Errno::EINVAL)?;
         self.let_change(file)?;
         Ok(file)
     }
@@ -137,11 +172,19 @@ impl<'n> ReceivedTree<'n> {
         for key in made.list_xattr(&self.cred) {
             made.remove_xattr(&self.cred, &key)?;
         }
-        if made.is_dir() {
-            return self.go_down(made);
-        }
-        self.taken = Some(made);
+        self.stand_at(name, made);
         Ok(())
+    }
+
+    /// Goes down to the directory `found`, which has this name, or takes the file.
+    fn stand_at(&mut self, name: &[u8], found: InodeRef) {
+        if found.is_dir() {
+            self.taken = None;
+            self.way.push(found);
+            self.names.push(name.into());
+        } else {
+            self.taken = Some((name.into(), found));
+        }
     }
 
     fn write(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Errno> {

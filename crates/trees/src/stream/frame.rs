@@ -4,12 +4,14 @@
 //! of the head. A reader holds one frame, of at most [`FRAME_MAX`] bytes.
 
 use super::facts::{InodeFacts, InodeTimes};
+use super::resume::{IDENTITY, ResumePoint};
 use sluice_vfs::{FileType, InodeFlags, Timestamp};
 use std::io::{self, ErrorKind, Read, Write};
 
 /// The head of a stream: what it is, and its version.
 const MAGIC: &[u8; 8] = b"sluicesn";
-const VERSION: u32 = 1;
+/// 2: files that are put aside, and streams that go on.
+const VERSION: u32 = 2;
 /// The longest frame, in bytes.
 const FRAME_MAX: usize = 1 << 20;
 /// The most bytes of contents in a frame.
@@ -22,6 +24,10 @@ pub(super) const DIGEST: usize = 32;
 pub(super) enum StreamOrder<'b> {
     /// The first one: the snapshot's name; and, of an incremental stream, the older snapshot's name and digest.
     Begin { name: &'b [u8], base: Option<(&'b [u8], [u8; DIGEST])> },
+    /// The second one, since version 2: which stream this is.
+    Identity([u8; IDENTITY]),
+    /// The first one of the rest of a stream: here that goes on.
+    GoOn(ResumePoint),
     /// Go down to the directory with this name.
     Down(&'b [u8]),
     /// Go up.
@@ -34,6 +40,10 @@ pub(super) enum StreamOrder<'b> {
     Here,
     /// Give the file at a path from the top, names with `/` between, this name, too.
     Link { name: &'b [u8], path: &'b [u8] },
+    /// Put this name, of a file or directory of the older tree, aside under a number.
+    Aside { name: &'b [u8], number: u64 },
+    /// Give what was put aside under that number this name: take the file, or go down to the directory.
+    Back { name: &'b [u8], number: u64 },
     /// Remove this name with its whole tree.
     Remove(&'b [u8]),
     /// The file that was taken is so long.
@@ -59,6 +69,8 @@ pub(super) struct FrameWriter<W> {
     out: W,
     crc: u32,
     frame: Vec<u8>,
+    /// Frames that are left out, since they have come.
+    left_out: u64,
 }
 
 impl<W: Write> FrameWriter<W> {
@@ -66,10 +78,28 @@ impl<W: Write> FrameWriter<W> {
     pub(super) fn new(mut out: W) -> io::Result<FrameWriter<W>> {
         let head = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
         out.write_all(&head)?;
-        Ok(FrameWriter { out, crc: crc32c::crc32c(&head), frame: Vec::new() })
+        Ok(FrameWriter { out, crc: crc32c::crc32c(&head), frame: Vec::new(), left_out: 0 })
+    }
+
+    /// Begins with the head of the rest that follows `point`: the frames before it are left out.
+    pub(super) fn going_on(out: W, point: ResumePoint) -> io::Result<FrameWriter<W>> {
+        let mut writer = FrameWriter::new(out)?;
+        writer.put(&StreamOrder::GoOn(point))?;
+        (writer.crc, writer.left_out) = (point.crc, point.frames);
+        Ok(writer)
+    }
+
+    /// Whether the next frame is left out. Then this was its turn.
+    pub(super) fn leaves_out(&mut self) -> bool {
+        let leaves_out = self.left_out > 0;
+        self.left_out -= u64::from(leaves_out);
+        leaves_out
     }
 
     pub(super) fn put(&mut self, order: &StreamOrder<'_>) -> io::Result<()> {
+        if self.leaves_out() {
+            return Ok(());
+        }
         self.frame.clear();
         order.encode(&mut self.frame);
         // The parts of an order are bounded.
@@ -93,6 +123,10 @@ fn chained(before: u32, len: &[u8; 4], frame: &[u8]) -> u32 {
 /// Reads a stream.
 pub(super) struct FrameReader<R> {
     input: R,
+    /// The version of the stream.
+    version: u32,
+    /// How many frames have come, and the checksum of the last one.
+    frames: u64,
     crc: u32,
     frame: Vec<u8>,
 }
@@ -109,10 +143,21 @@ impl<R: Read> FrameReader<R> {
         if magic != MAGIC {
             return Err(wrong("no stream of `sluice send`"));
         }
-        if version != VERSION.to_le_bytes() {
+        let version = version.first_chunk().map_or(0, |version| u32::from_le_bytes(*version));
+        if !(1..=VERSION).contains(&version) {
             return Err(wrong("a stream of another version: use a newer sluice"));
         }
-        Ok(FrameReader { input, crc: crc32c::crc32c(&head), frame: Vec::new() })
+        Ok(FrameReader { input, version, frames: 0, crc: crc32c::crc32c(&head), frame: Vec::new() })
+    }
+
+    /// The frames that follow are those behind `point`.
+    pub(super) fn go_on(&mut self, point: ResumePoint) {
+        (self.frames, self.crc) = (point.frames, point.crc);
+    }
+
+    /// Where the stream with this `identity` goes on behind the last frame.
+    pub(super) fn point(&self, identity: [u8; IDENTITY]) -> ResumePoint {
+        ResumePoint { identity, frames: self.frames, crc: self.crc }
     }
 
     /// The next order.
@@ -129,11 +174,14 @@ impl<R: Read> FrameReader<R> {
         }
         self.frame.resize(bytes, 0);
         whole(self.input.read_exact(&mut self.frame))?;
-        self.crc = chained(self.crc, &len, &self.frame);
-        if crc != self.crc.to_le_bytes() {
+        let expected = chained(self.crc, &len, &self.frame);
+        if crc != expected.to_le_bytes() {
             return Err(damaged());
         }
-        StreamOrder::decode(&self.frame).ok_or_else(damaged)
+        let order = StreamOrder::decode(&self.frame).filter(|order| self.version >= order.since());
+        let order = order.ok_or_else(damaged)?;
+        (self.frames, self.crc) = (self.frames + 1, expected);
+        Ok(order)
     }
 
     /// Checks that nothing follows.
@@ -185,6 +233,14 @@ impl<'b> StreamOrder<'b> {
             StreamOrder::Begin { name, base: Some((base, digest)) } => {
                 put_named(to, b'I', name, &[&digest[..], base].concat());
             }
+            StreamOrder::Identity(identity) => {
+                to.push(b'Y');
+                to.extend_from_slice(&identity);
+            }
+            StreamOrder::GoOn(point) => {
+                to.push(b'G');
+                to.extend_from_slice(&point.to_bytes());
+            }
             StreamOrder::Down(name) => put_named(to, b'D', name, b""),
             StreamOrder::Up => number(b'U', &[]),
             StreamOrder::Make { name, file_type, rdev, target } => {
@@ -194,6 +250,8 @@ impl<'b> StreamOrder<'b> {
             StreamOrder::Take(name) => put_named(to, b'F', name, b""),
             StreamOrder::Here => number(b'W', &[]),
             StreamOrder::Link { name, path } => put_named(to, b'L', name, path),
+            StreamOrder::Aside { name, number } => put_named(to, b'A', name, &number.to_le_bytes()),
+            StreamOrder::Back { name, number } => put_named(to, b'P', name, &number.to_le_bytes()),
             StreamOrder::Remove(name) => put_named(to, b'R', name, b""),
             StreamOrder::Size(size) => number(b'S', &[size]),
             StreamOrder::Contents { offset, bytes } => {
@@ -226,6 +284,8 @@ impl<'b> StreamOrder<'b> {
                 let (digest, base) = rest.split_first_chunk()?;
                 StreamOrder::Begin { name, base: Some((base, *digest)) }
             }
+            b'Y' => StreamOrder::Identity(rest.try_into().ok()?),
+            b'G' => StreamOrder::GoOn(ResumePoint::of_bytes(rest)?),
             b'D' => StreamOrder::Down(named(rest).and_then(alone)?),
             b'U' if rest.is_empty() => StreamOrder::Up,
             b'M' => {
@@ -240,6 +300,14 @@ impl<'b> StreamOrder<'b> {
             b'L' => {
                 let (name, path) = named(rest)?;
                 StreamOrder::Link { name, path }
+            }
+            b'A' | b'P' => {
+                let (name, rest) = named(rest)?;
+                let [number] = only(numbers(rest)?)?;
+                match kind {
+                    b'A' => StreamOrder::Aside { name, number },
+                    _ => StreamOrder::Back { name, number },
+                }
             }
             b'R' => StreamOrder::Remove(named(rest).and_then(alone)?),
             b'S' => StreamOrder::Size(only(numbers::<1>(rest)?)?[0]),
@@ -272,6 +340,17 @@ impl<'b> StreamOrder<'b> {
             b'E' => StreamOrder::End(rest.try_into().ok()?),
             _ => return None,
         })
+    }
+
+    /// The version of streams that has it first.
+    fn since(&self) -> u32 {
+        match self {
+            StreamOrder::Identity(_)
+            | StreamOrder::GoOn(_)
+            | StreamOrder::Aside { .. }
+            | StreamOrder::Back { .. } => 2,
+            _ => 1,
+        }
     }
 
     /// The attributes of `facts`, as an order.
@@ -332,6 +411,8 @@ mod tests {
         let orders = [
             StreamOrder::Begin { name: b"one", base: None },
             StreamOrder::Begin { name: b"two", base: Some((b"one", [7; DIGEST])) },
+            StreamOrder::Identity([3; IDENTITY]),
+            StreamOrder::GoOn(ResumePoint { identity: [4; IDENTITY], frames: 5, crc: 6 }),
             StreamOrder::Down(&[b'x'; NAME_MAX]),
             StreamOrder::Up,
             StreamOrder::Make { name: b"l", file_type: FileType::Symlink, rdev: 0, target: b"/a/b" },
@@ -339,6 +420,8 @@ mod tests {
             StreamOrder::Take(b"f"),
             StreamOrder::Here,
             StreamOrder::Link { name: b"g", path: b"d/f" },
+            StreamOrder::Aside { name: b"f", number: 0 },
+            StreamOrder::Back { name: b"g", number: u64::MAX },
             StreamOrder::Remove(b"f"),
             StreamOrder::Size(u64::MAX),
             StreamOrder::Contents { offset: 4096, bytes: b"bytes" },

@@ -30,7 +30,7 @@ fn order(random: &mut Random) -> StreamOrder<'static> {
         FileType::CharDevice,
     ];
     let bytes = random.pick(&[&[0_u8; 0][..], &[1; 5000], &[2; 70_000], b"../../etc"]);
-    match random.below(18) {
+    match random.below(21) {
         0 | 1 => StreamOrder::Down(name),
         2 => StreamOrder::Up,
         3..=6 => {
@@ -43,6 +43,8 @@ fn order(random: &mut Random) -> StreamOrder<'static> {
             path: random.pick(&[&b"a"[..], b"a/b", b"../a", b"", b"/", b"a//b", b"."]),
         },
         10 => StreamOrder::Remove(name),
+        18 | 19 => StreamOrder::Aside { name, number: random.below(3) },
+        20 => StreamOrder::Back { name, number: random.below(3) },
         11 => StreamOrder::Size(number(random)),
         12 => StreamOrder::Contents { offset: number(random), bytes },
         13 => StreamOrder::Hole { offset: number(random), len: number(random) },
@@ -67,7 +69,7 @@ fn orders_by_chance_change_nothing_but_their_own_tree() {
     fs.write("/a", "here").expect("room");
     fs.superblock().take_snapshot(b"base").expect("room");
     let mut whole = Vec::new();
-    send(fs.superblock(), b"base", None, &mut whole).expect("it is there");
+    send(fs.superblock(), b"base", None, None, &mut whole).expect("it is there");
     let mut refusals = std::collections::BTreeSet::new();
     for seed in 1..=3000 {
         let mut random = Random::new(seed);
@@ -92,4 +94,21 @@ fn orders_by_chance_change_nothing_but_their_own_tree() {
     // The end of it is still a file system that receives.
     let other = Fs::new();
     receive(other.superblock(), &*whole).expect("it is whole");
+}
+
+#[test]
+fn orders_that_have_no_place_are_refused_with_their_reason() {
+    let fs = Fs::new();
+    let refusal = |orders: &[StreamOrder<'_>]| {
+        let mut stream = Vec::new();
+        let mut writer = FrameWriter::new(&mut stream).expect("memory");
+        orders.iter().for_each(|order| writer.put(order).expect("memory"));
+        receive(fs.superblock(), &*stream).expect_err("nothing has that digest").to_string()
+    };
+    let (begin, end) = (StreamOrder::Begin { name: b"new", base: None }, StreamOrder::End([0; DIGEST]));
+    assert_eq!(refusal(&[StreamOrder::Up]), "the stream has no beginning: send it again");
+    let line = refusal(&[begin, StreamOrder::Take(b"none")]);
+    assert!(line.starts_with("the stream does not fit together: none: no such file or directory"), "{line}");
+    let line = refusal(&[begin, end]);
+    assert!(line.contains("the tree that the stream makes is not the one that was sent"), "{line}");
 }

@@ -1,9 +1,9 @@
 //! Layout: the holes and the data of a file, and how its contents differ from another's.
 
-use super::frame::{CONTENTS_MAX, StreamOrder};
+use super::frame::{CONTENTS_MAX, FrameWriter, StreamOrder};
 use crate::host::moved;
 use sluice_vfs::{Errno, InodeRef};
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
@@ -55,14 +55,11 @@ fn read(inode: &InodeRef, bytes: &Range<u64>, to: &mut Vec<u8>) -> Result<(), Er
     Ok(())
 }
 
-/// Calls `put` with the orders that give an empty file of its size the contents of `new`.
+/// Writes the orders to `out` that give an empty file of its size the contents of `new`. What is left out is not read.
 ///
 /// # Errors
-/// Errors of `put`; the store's; the file becomes shorter meanwhile.
-pub(super) fn contents(
-    new: &InodeRef,
-    put: &mut dyn FnMut(&StreamOrder<'_>) -> io::Result<()>,
-) -> io::Result<()> {
+/// Errors of `out`; the store's; the file becomes shorter meanwhile.
+pub(super) fn contents(new: &InodeRef, out: &mut FrameWriter<impl Write>) -> io::Result<()> {
     let (mut layout, mut buf, size) = (Layout::of(new), Vec::new(), new.stat().size);
     let mut offset = 0;
     loop {
@@ -72,8 +69,10 @@ pub(super) fn contents(
         if start >= end {
             return Ok(());
         }
-        read(new, &(start..end), &mut buf)?;
-        put(&StreamOrder::Contents { offset: start, bytes: &buf })?;
+        if !out.leaves_out() {
+            read(new, &(start..end), &mut buf)?;
+            out.put(&StreamOrder::Contents { offset: start, bytes: &buf })?;
+        }
         offset = end;
     }
 }

@@ -12,19 +12,21 @@
 //! keeps. It tells two snapshots apart without a look at contents. Contents are covered by the checksums of the frames.
 //!
 //! *Frames* (`frame.rs`) have checksums, each of which covers the one before. So a stream that was cut, damaged, repeated or put
-//! together of parts is refused at the first wrong frame.
+//! together of parts is refused at the first wrong frame. The frames before have been done by then. The receiver keeps its tree, and says where it
+//! stands (`resume.rs`): from there on the sender can go on.
 //!
 //! An order names one directory entry in the directory where the receiver stands; it goes down by one name, which must be a directory, and comes back up. So no
 //! stream leads out of the tree, whatever its names.
 //!
 //! # Cost
-//! A sender reads all names and attributes of both trees, twice, and of contents what the two do not share
+//! A sender reads all names and attributes of the newer tree three times, and of the older one four times, and of contents what the two do not share
 //! ([`InodeRef::first_difference`](sluice_vfs::InodeRef::first_difference)). It holds the names of the directories on its way, and the paths of the files of
 //! several names. A receiver holds one frame.
 //!
 //! `docs/format.md` has the bytes.
 
 mod apply;
+mod arrived;
 mod digest;
 pub(crate) mod facts;
 mod frame;
@@ -33,6 +35,7 @@ mod fuzz_tests;
 pub(crate) mod layout;
 pub(crate) mod pairs;
 mod receive;
+mod resume;
 mod send;
 
 pub use receive::receive;

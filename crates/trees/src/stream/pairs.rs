@@ -64,6 +64,13 @@ impl PairWalk {
         self.down = None;
     }
 
+    /// Goes into the directory that came last beside `old`, instead of the directory that had the same name.
+    pub(crate) fn go_beside(&mut self, old: Option<InodeRef>) {
+        if let Some(down) = &mut self.down {
+            down.old = old;
+        }
+    }
+
     fn go_down(&mut self) -> Result<(), Errno> {
         let Some(EntryPair { old, new, .. }) = self.down.take() else { return Ok(()) };
         let list = |dir: &Option<InodeRef>| dir.as_ref().map_or(Ok(Vec::new()), sorted);

@@ -1,32 +1,62 @@
 //! Receive: a snapshot, made of a stream.
 
 use super::apply::ReceivedTree;
+use super::arrived::Arrived;
 use super::digest::digest;
-use super::frame::{FrameReader, StreamOrder, wrong};
+use super::frame::{DIGEST, FrameReader, StreamOrder, wrong};
+use super::resume::ResumePoint;
 use super::send::shown;
-use sluice_vfs::{Errno, Superblock};
+use sluice_vfs::{Errno, NewSnapshot, Superblock};
 use std::io::{self, ErrorKind, Read};
 
 /// Makes the snapshot that `input`, a stream of [`send`](super::send()), has, and returns its name. The file system has the snapshot when this returns, durably over
-/// a store; after an error it is as before. A stream that was cut off is received from its beginning again. The rest of the file system does not change.
+/// a store; after an error it has the snapshots that it had. The rest of the file system does not change.
+///
+/// Of a stream that was cut off or damaged the part before stays, until another stream is received. The error has a token, with which [`send`](super::send()) writes
+/// the rest. An empty stream changes nothing, and its error has that token again.
 ///
 /// # Errors
 /// One line. `InvalidData`, `UnexpectedEof`: the stream is damaged, cut off, or none. `AlreadyExists`: there is a snapshot of that name.
 /// `NotFound`: the older snapshot is not here, or not the same; that of the store, or of a full file system.
 pub fn receive(superblock: &Superblock, input: impl Read) -> io::Result<Vec<u8>> {
-    let mut stream = FrameReader::new(input)?;
-    let StreamOrder::Begin { name, base } = stream.next()? else {
-        return Err(wrong("the stream has no beginning: send it again"));
-    };
-    let (name, base) = (name.to_vec(), base.map(|(base, sum)| (base.to_vec(), sum)));
-    match superblock.snapshot_top(&name) {
-        Err(Errno::ENOENT) => {}
-        Ok(_) | Err(Errno::ENOTDIR) => {
-            let text = format!("snapshot {} is there already: delete it, or receive elsewhere", shown(&name));
-            return Err(io::Error::new(ErrorKind::AlreadyExists, text));
+    let mut stream = FrameReader::new(input).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => with_token_of_part(superblock, error),
+        _ => error,
+    })?;
+    match stream.next()? {
+        StreamOrder::Begin { name, base } => {
+            let (name, base) = (name.to_vec(), base.map(|(base, sum)| (base.to_vec(), sum)));
+            let new = begin(superblock, &name, base)?;
+            finish(new, stream, name, None)
         }
-        Err(errno) => return Err(errno.into()),
+        StreamOrder::GoOn(point) => {
+            let (new, arrived) = resume(superblock, point)?;
+            stream.go_on(point);
+            finish(new, stream, arrived.name.clone(), Some(arrived))
+        }
+        _ => Err(wrong("the stream has no beginning: send it again")),
     }
+}
+
+/// Checks that there is no snapshot `name`.
+fn check_free(superblock: &Superblock, name: &[u8]) -> io::Result<()> {
+    match superblock.snapshot_top(name) {
+        Err(Errno::ENOENT) => Ok(()),
+        Ok(_) | Err(Errno::ENOTDIR) => {
+            let text = format!("snapshot {} is there already: delete it, or receive elsewhere", shown(name));
+            Err(io::Error::new(ErrorKind::AlreadyExists, text))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Begins the tree of the snapshot `name`, empty or like the snapshot `base` with a digest.
+fn begin<'s>(
+    superblock: &'s Superblock,
+    name: &[u8],
+    base: Option<(Vec<u8>, [u8; DIGEST])>,
+) -> io::Result<NewSnapshot<'s>> {
+    check_free(superblock, name)?;
     if let Some((base, sum)) = &base {
         let refuse =
             |why: &str| io::Error::new(ErrorKind::NotFound, format!("snapshot {} {why}", shown(base)));
@@ -42,23 +72,90 @@ pub fn receive(superblock: &Superblock, input: impl Read) -> io::Result<Vec<u8>>
             ));
         }
     }
-    let new =
-        superblock.begin_snapshot(base.as_ref().map(|(base, _)| &**base)).map_err(|errno| match errno {
-            Errno::EEXIST => {
-                let text = "`.receiving` in the root of the file system is in the way: rename it";
-                io::Error::new(ErrorKind::AlreadyExists, text)
-            }
-            Errno::EBUSY => io::Error::new(
-                ErrorKind::ResourceBusy,
-                "another stream is being received here: wait for its end",
-            ),
-            errno => io::Error::from(errno),
-        })?;
+    superblock.begin_snapshot(base.as_ref().map(|(base, _)| &**base)).map_err(|errno| match errno {
+        Errno::EEXIST => {
+            let text = "`.receiving` in the root of the file system is in the way: rename it";
+            io::Error::new(ErrorKind::AlreadyExists, text)
+        }
+        errno => taken(errno),
+    })
+}
+
+fn taken(errno: Errno) -> io::Error {
+    match errno {
+        Errno::EBUSY => {
+            io::Error::new(ErrorKind::ResourceBusy, "another stream is being received here: wait for its end")
+        }
+        errno => errno.into(),
+    }
+}
+
+/// Takes up the part of a stream that is here, if that goes on at `point`.
+fn resume(superblock: &Superblock, point: ResumePoint) -> io::Result<(NewSnapshot<'_>, Arrived)> {
+    let nothing = || {
+        let text = "no part of a stream is here that could go on: send without --resume";
+        io::Error::new(ErrorKind::NotFound, text)
+    };
+    let (new, note) = superblock.resume_snapshot().map_err(taken)?.ok_or_else(nothing)?;
+    let arrived = Arrived::decode(&note).ok_or_else(nothing)?;
+    let fits = match arrived.point == point {
+        true => check_free(superblock, &arrived.name),
+        false => {
+            let text = format!("the stream goes on elsewhere: send it with `--resume {}`", arrived.point);
+            Err(wrong(text))
+        }
+    };
+    match fits {
+        Ok(()) => Ok((new, arrived)),
+        Err(error) => {
+            new.leave(&note)?;
+            Err(error)
+        }
+    }
+}
+
+/// The `error` of an empty stream, with the token of the part that is here.
+fn with_token_of_part(superblock: &Superblock, error: io::Error) -> io::Error {
+    let Ok(Some((new, note))) = superblock.resume_snapshot() else { return error };
+    let Some(arrived) = Arrived::decode(&note) else { return error };
+    match new.leave(&note) {
+        Ok(()) => with_token(&error, arrived.point),
+        Err(errno) => errno.into(),
+    }
+}
+
+fn with_token(error: &io::Error, point: ResumePoint) -> io::Error {
+    io::Error::new(error.kind(), format!("{error}, or only what is missing: `sluice send --resume {point}`"))
+}
+
+/// Does what the rest of the stream says to `new`, the tree of the snapshot `name`.
+fn finish(
+    new: NewSnapshot<'_>,
+    mut stream: FrameReader<impl Read>,
+    name: Vec<u8>,
+    arrived: Option<Arrived>,
+) -> io::Result<Vec<u8>> {
     let mut tree = ReceivedTree::new(&new);
-    let sum = loop {
-        match stream.next()? {
-            StreamOrder::End(sum) => break sum,
-            order => tree.obey(&order).map_err(|errno| unfit(&order, errno))?,
+    if let Some(arrived) = &arrived {
+        tree.stand(arrived)?;
+    }
+    let mut identity = arrived.map(|arrived| arrived.point.identity);
+    let ended = loop {
+        match stream.next() {
+            Ok(StreamOrder::End(sum)) => break Ok(sum),
+            Ok(StreamOrder::Identity(found)) if identity.is_none() => identity = Some(found),
+            Ok(order) => tree.obey(&order).map_err(|errno| unfit(&order, errno))?,
+            Err(error) => break Err(error),
+        }
+    };
+    let (way, taken) = tree.place();
+    let sum = match (ended, identity) {
+        (Ok(sum), _) => sum,
+        (Err(error), None) => return Err(error),
+        (Err(error), Some(identity)) => {
+            let point = stream.point(identity);
+            new.leave(&Arrived { name, point, way, taken }.encode()?)?;
+            return Err(with_token(&error, point));
         }
     };
     stream.end()?;

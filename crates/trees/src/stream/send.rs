@@ -5,16 +5,23 @@
 //! is there in both gets what differs. The receiver is led into a directory when there is something to do there, and a directory's
 //! attributes come after all in it.
 //!
+//! *Moved files*, and directories with all that stays in them, are [found](crate::moves) before. First the receiver puts aside what has no
+//! name any more that it had in a directory that goes on. The walk then takes a directory of the newer snapshot beside the one that it goes on from,
+//! wherever that was, and has files put back where they are now. So no order of names can be wrong, also where two files change places.
+//!
 //! *Files of several names* are put off to the end, when all their names are known. A file that has a name at which it already was in the older
 //! snapshot keeps that name; names at which something else was are removed first, and become links.
 //! Directories in which that was done get their attributes once more.
 
 use super::digest::digest;
 use super::facts::InodeFacts;
-use super::frame::{FrameWriter, StreamOrder};
+use super::frame::{DIGEST, FrameWriter, StreamOrder};
 use super::layout::{contents, differences};
 use super::pairs::{EntryPair, PairStep, PairWalk};
+use super::resume::{IDENTITY, ResumePoint};
 use crate::host::failed;
+use crate::moves::{MovedFile, Moves, PathNames};
+use sha2::{Digest, Sha256};
 use sluice_vfs::{Errno, FileType, InodeRef, Superblock};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -22,25 +29,78 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Names from the top to a directory.
-type PathNames = Vec<Box<[u8]>>;
-
 /// Writes the snapshot `name` of the file system to `out`: the changes since its older snapshot `since`, or the whole tree. The tree that
 /// [`receive`](super::receive()) makes of that has all names, contents with their holes, hard links, attributes, extended attributes and
 /// times; the birth times and inode numbers are new ones. An access time comes along when something else of the file has changed.
 ///
 /// # Errors
 /// `NotFound`: no such snapshot; one line with the path that met it.
-pub fn send(superblock: &Superblock, name: &[u8], since: Option<&[u8]>, out: impl Write) -> io::Result<()> {
+///
+/// A `resume` token is what [`receive`](super::receive()) says of a stream that was cut off, from the same two snapshots: only the rest is written then. Contents
+/// that have come whole are not read again.
+pub fn send(
+    superblock: &Superblock,
+    name: &[u8],
+    since: Option<&[u8]>,
+    resume: Option<&str>,
+    out: impl Write,
+) -> io::Result<()> {
     let top = snapshot(superblock, name)?;
     let base = since.map(|since| io::Result::Ok((since, snapshot(superblock, since)?))).transpose()?;
     let sum = base.as_ref().map(|(since, older)| io::Result::Ok((*since, digest(older)?))).transpose()?;
-    let mut sender = Sender { out: FrameWriter::new(out)?, at: PathNames::new(), several: Vec::new() };
+    let older = base.as_ref().map(|(_, older)| older);
+    let moves = older.map_or(Ok(Moves::default()), |older| Moves::between(older, &top))?;
+    let end = digest(&top)?;
+    let identity = identity((name, &top, &end), sum.as_ref().zip(older));
+    let out = match resume {
+        None => FrameWriter::new(out)?,
+        Some(token) => FrameWriter::going_on(out, point(token, identity)?)?,
+    };
+    let (at, several) = (PathNames::new(), Vec::new());
+    let mut sender = Sender { out, at, several, base: older.cloned(), moves };
     sender.out.put(&StreamOrder::Begin { name, base: sum })?;
-    sender.walk(base.as_ref().map(|(_, older)| older), &top)?;
+    sender.out.put(&StreamOrder::Identity(identity))?;
+    sender.put_aside()?;
+    sender.walk(&top)?;
     sender.send_several()?;
-    sender.out.put(&StreamOrder::End(digest(&top)?))?;
+    sender.out.put(&StreamOrder::End(end))?;
     sender.out.flush()
+}
+
+/// The identity of the stream of this snapshot, with its digest, and of the older one.
+fn identity(
+    (name, top, sum): (&[u8], &InodeRef, &[u8; DIGEST]),
+    base: Option<(&(&[u8], [u8; DIGEST]), &InodeRef)>,
+) -> [u8; IDENTITY] {
+    // Another version may put orders in another way.
+    let mut hash = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION"));
+    let base = base.map(|((name, sum), top)| (*name, top, sum));
+    for (name, top, sum) in [(name, top, sum)].into_iter().chain(base) {
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name);
+        // A snapshot that was deleted and taken again is another one.
+        hash.update(top.ino().to_le_bytes());
+        hash.update(top.generation().to_le_bytes());
+        hash.update(sum);
+    }
+    let sum: [u8; DIGEST] = hash.finalize().into();
+    let mut identity = [0; IDENTITY];
+    identity.copy_from_slice(&sum[..IDENTITY]);
+    identity
+}
+
+/// Where the stream with this `identity` goes on, by a `token`.
+fn point(token: &str, identity: [u8; IDENTITY]) -> io::Result<ResumePoint> {
+    let point = ResumePoint::of_token(token).ok_or_else(|| {
+        let text = "no token of `sluice receive`: give the one that it printed";
+        io::Error::new(ErrorKind::InvalidInput, text)
+    })?;
+    if point.identity != identity {
+        let text =
+            "the token is of another stream: give the same snapshots as before, or send without --resume";
+        return Err(io::Error::new(ErrorKind::InvalidInput, text));
+    }
+    Ok(point)
 }
 
 /// The top of the snapshot `name`.
@@ -63,6 +123,9 @@ struct Sender<W> {
     /// Where the receiver stands.
     at: PathNames,
     several: Vec<Several>,
+    /// The top of the older snapshot.
+    base: Option<InodeRef>,
+    moves: Moves,
 }
 
 /// A name of a file that has several, in one of the snapshots.
@@ -84,11 +147,24 @@ struct SentDirectory {
 }
 
 impl<W: Write> Sender<W> {
-    fn walk(&mut self, old: Option<&InodeRef>, new: &InodeRef) -> io::Result<()> {
-        let mut walk = PairWalk::begin(old, new)?;
+    /// Has the receiver put aside what moved.
+    fn put_aside(&mut self) -> io::Result<()> {
+        let moves = std::mem::take(&mut self.moves);
+        for (number, mut way) in moves.aside().enumerate() {
+            let Some(name) = way.pop() else { return Err(Errno::EIO.into()) };
+            self.go_to(&way)?;
+            self.out.put(&StreamOrder::Aside { name: &name, number: number as u64 })?;
+        }
+        self.moves = moves;
+        self.go_to(&PathNames::new())
+    }
+
+    fn walk(&mut self, new: &InodeRef) -> io::Result<()> {
+        let old = self.base.clone();
+        let mut walk = PairWalk::begin(old.as_ref(), new)?;
         let mut way = PathNames::new();
-        let mut levels =
-            vec![SentDirectory { new: new.clone(), old: old.cloned(), is_touched: old.is_none() }];
+        let is_touched = old.is_none();
+        let mut levels = vec![SentDirectory { new: new.clone(), old, is_touched }];
         while let Some(step) = walk.next()? {
             match step {
                 PairStep::Leave => {
@@ -108,6 +184,7 @@ impl<W: Write> Sender<W> {
                         SentEntry::Nothing => {}
                         SentEntry::Gone => walk.skip(),
                         SentEntry::Directory(level) => {
+                            walk.go_beside(level.old.clone());
                             levels.push(level);
                             way.push(name);
                         }
@@ -125,46 +202,78 @@ impl<W: Write> Sender<W> {
         level: &mut SentDirectory,
         entry: EntryPair,
     ) -> io::Result<SentEntry> {
-        let EntryPair { name, old, new } = entry;
-        let Some(new) = new else {
-            self.go_to(way)?;
-            self.out.put(&StreamOrder::Remove(&name))?;
+        let EntryPair { name, mut old, new } = entry;
+        if old.is_some() && level.old.as_ref().is_some_and(|dir| self.moves.is_away(dir, &name)) {
+            old = None;
             level.is_touched = true;
+        }
+        let Some(new) = new else {
+            if old.is_some() {
+                self.remove(way, &name)?;
+                level.is_touched = true;
+            }
             return Ok(SentEntry::Gone);
         };
         if new.is_dir() {
-            if old.is_none() {
+            let mut is_touched = old.is_none();
+            if let Some((number, moved)) = self.moves.put_aside(self.base.as_ref(), new.ino())? {
+                self.put_back(way, &name, number, old.is_some())?;
+                self.at.push(name);
+                is_touched = true;
+                old = Some(moved);
+            } else if old.is_none() {
                 self.go_to(way)?;
                 self.make(&name, &InodeFacts::of(&new)?)?;
                 self.at.push(name);
-                level.is_touched = true;
             }
-            let is_touched = old.is_none();
+            level.is_touched |= is_touched;
             return Ok(SentEntry::Directory(SentDirectory { new, old, is_touched }));
         }
         let has_several = |inode: &InodeRef| inode.stat().nlink > 1;
-        if has_several(&new) || old.as_ref().is_some_and(has_several) {
+        let had_several = self.moves.file(new.ino()).is_some_and(MovedFile::had_several);
+        if had_several || has_several(&new) || old.as_ref().is_some_and(has_several) {
             let directory = (level.new.clone(), level.old.clone());
             self.several.push(Several { dir: way.clone(), directory, name, old, new });
             return Ok(SentEntry::Nothing);
         }
         let facts = InodeFacts::of(&new)?;
+        if let Some((number, moved)) = self.moves.put_aside(self.base.as_ref(), new.ino())? {
+            self.put_back(way, &name, number, old.is_some())?;
+            self.change_contents(way, &name, &moved, &new)?;
+            self.attributes(Some(&InodeFacts::of(&moved)?), &facts)?;
+            level.is_touched = true;
+            return Ok(SentEntry::Nothing);
+        }
         let old = old.map(|old| io::Result::Ok((InodeFacts::of(&old)?, old))).transpose()?;
         match &old {
             Some((was, old)) if was.is_like(&facts) => {
                 self.change(way, &name, (old, was), (&new, &facts))?;
             }
             _ => {
-                self.go_to(way)?;
                 if old.is_some() {
-                    self.out.put(&StreamOrder::Remove(&name))?;
+                    self.remove(way, &name)?;
                 }
+                self.go_to(way)?;
                 self.create(&name, (&new, &facts))?;
                 self.attributes(None, &facts)?;
                 level.is_touched = true;
             }
         }
         Ok(SentEntry::Nothing)
+    }
+
+    fn remove(&mut self, way: &PathNames, name: &[u8]) -> io::Result<()> {
+        self.go_to(way)?;
+        self.out.put(&StreamOrder::Remove(name))
+    }
+
+    /// Has the receiver put what is aside under `number` back as `name` in the directory to which `way` leads, instead of what `is_there`.
+    fn put_back(&mut self, way: &PathNames, name: &[u8], number: u64, is_there: bool) -> io::Result<()> {
+        if is_there {
+            self.remove(way, name)?;
+        }
+        self.go_to(way)?;
+        self.out.put(&StreamOrder::Back { name, number })
     }
 
     /// Sends the attributes of a directory that is left, if they must come.
@@ -202,7 +311,7 @@ impl<W: Write> Sender<W> {
         let size = if facts.file_type == FileType::Regular { new.stat().size } else { 0 };
         if size > 0 {
             self.out.put(&StreamOrder::Size(size))?;
-            contents(new, &mut |order| self.out.put(order))?;
+            contents(new, &mut self.out)?;
         }
         Ok(())
     }
@@ -271,7 +380,11 @@ impl<W: Write> Sender<W> {
         self.out.put(&StreamOrder::owner(facts))?;
         let none = BTreeMap::new();
         let had = old.map_or(&none, |old| &old.xattrs);
-        for (key, value) in facts.xattrs.iter().filter(|(key, value)| had.get(*key) != Some(*value)) {
+        // The order before this, and each change of contents, takes a capability away.
+        let is_sent = |key: &[u8], value: &[u8]| {
+            had.get(key).is_none_or(|old| old != value) || key == b"security.capability"
+        };
+        for (key, value) in facts.xattrs.iter().filter(|(key, value)| is_sent(key, value)) {
             self.out.put(&StreamOrder::Xattr { key, value })?;
         }
         for key in had.keys().filter(|key| !facts.xattrs.contains_key(*key)) {
@@ -289,8 +402,19 @@ impl<W: Write> Sender<W> {
         let mut goes_on = HashMap::new();
         let mut kept = HashMap::new();
         for (ino, names) in &files {
+            if let Some(file) = self.moves.file(*ino) {
+                if file.aside.is_none() {
+                    goes_on.insert(file.old_ino, *ino);
+                    let is_it =
+                        |one: &&&Several| one.old.as_ref().is_some_and(|old| old.ino() == file.old_ino);
+                    kept.extend(names.iter().find(is_it).map(|one| (*ino, *one)));
+                }
+                continue;
+            }
             for one in names {
-                if let Some(old) = one.old.as_ref().filter(|old| !goes_on.contains_key(&old.ino()))
+                let is_free =
+                    |old: &&InodeRef| !goes_on.contains_key(&old.ino()) && !self.moves.goes_on(old.ino());
+                if let Some(old) = one.old.as_ref().filter(is_free)
                     && InodeFacts::of(old)?.is_like(&InodeFacts::of(&one.new)?)
                 {
                     goes_on.insert(old.ino(), *ino);
@@ -304,8 +428,7 @@ impl<W: Write> Sender<W> {
         };
         let mut touched: BTreeMap<&PathNames, &Several> = BTreeMap::new();
         for one in several.iter().filter(|one| one.old.is_some() && !is_there(one)) {
-            self.go_to(&one.dir)?;
-            self.out.put(&StreamOrder::Remove(&one.name))?;
+            self.remove(&one.dir, &one.name)?;
             touched.insert(&one.dir, one);
         }
         for (ino, names) in &files {
@@ -330,7 +453,11 @@ impl<W: Write> Sender<W> {
         is_there: &dyn Fn(&Several) -> bool,
         facts: &InodeFacts,
     ) -> io::Result<()> {
-        let old = first.old.as_ref().filter(|_| is_there(first));
+        let aside = self.moves.put_aside(self.base.as_ref(), first.new.ino())?;
+        if let Some((number, _)) = &aside {
+            self.put_back(&first.dir, &first.name, *number, false)?;
+        }
+        let old = aside.map(|(_, moved)| moved).or_else(|| first.old.clone().filter(|_| is_there(first)));
         if old.is_none() {
             self.go_to(&first.dir)?;
             self.create(&first.name, (&first.new, facts))?;
@@ -340,7 +467,7 @@ impl<W: Write> Sender<W> {
             self.go_to(&one.dir)?;
             self.out.put(&StreamOrder::Link { name: &one.name, path: &path })?;
         }
-        let was = old.map(|old| io::Result::Ok((InodeFacts::of(old)?, old))).transpose()?;
+        let was = old.map(|old| io::Result::Ok((InodeFacts::of(&old)?, old))).transpose()?;
         let is_changed = match &was {
             Some((was, old)) => {
                 self.change_contents(&first.dir, &first.name, old, &first.new)?

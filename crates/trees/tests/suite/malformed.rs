@@ -135,6 +135,83 @@ fn hostile_sizes_cost_no_memory_and_are_refused() {
     refused(&[record(b"99999999999 a=b\n"), member(EntryType::Regular, "a", "", b"")]);
 }
 
+/// A record of an extended header, behind its length.
+fn record(key: &str, value: &str) -> Vec<u8> {
+    let rest = format!(" {key}={value}\n");
+    let mut len = rest.len();
+    while len.to_string().len() + rest.len() != len {
+        len = len.to_string().len() + rest.len();
+    }
+    format!("{len}{rest}").into_bytes()
+}
+
+#[test]
+fn each_malformed_archive_is_refused_with_its_reason() {
+    use EntryType::{Char, Regular, XGlobalHeader, XHeader};
+    let plain = || member(Regular, "a", "", b"");
+    let with = |records: &[(&str, &str)], next: Vec<u8>| {
+        let records: Vec<u8> = records.iter().flat_map(|(key, value)| record(key, value)).collect();
+        vec![member(XHeader, "x", "", &records), next]
+    };
+    let sparse = [("GNU.sparse.major", "1"), ("GNU.sparse.realsize", "100")];
+    let map = |lines: &str| {
+        let mut data = lines.as_bytes().to_vec();
+        data.resize(data.len().next_multiple_of(512), 0);
+        with(&sparse, member(Regular, "a", "", &data))
+    };
+    // The field at `at` of a header says `value`, and the checksum is right.
+    let field = |kind: EntryType, at: usize, value: &[u8]| {
+        let mut bytes = member(kind, "a", "", b"");
+        bytes[at..at + value.len()].copy_from_slice(value);
+        let mut header = Header::from_byte_slice(&bytes[..512]).clone();
+        header.set_cksum();
+        bytes[..512].copy_from_slice(header.as_bytes());
+        vec![bytes]
+    };
+    let (mode, size, checksum, major) = (100, 124, 148, 329);
+    let mut flipped = plain();
+    flipped[checksum] ^= 1;
+    let globals = record("comment", &"x".repeat(1 << 20));
+    let cases = [
+        ("member \"a\" is of the unknown type '!'", vec![member(EntryType::new(b'!'), "a", "", b"")]),
+        ("the checksum of a header is wrong", vec![flipped]),
+        ("a member is larger than any file", with(&[("size", "18446744073709551615")], plain())),
+        ("an extended header is larger than 256 MiB", field(XHeader, size, b"07777777777")),
+        ("global records are larger than 1 MiB", vec![member(XGlobalHeader, "g", "", &globals), plain()]),
+        (
+            "an extended header holds something that is no record",
+            vec![member(XHeader, "x", "", b"5 a=b\n"), plain()],
+        ),
+        ("a sparse file has no size", with(&sparse[..1], plain())),
+        ("a sparse member without a GNU header", vec![member(EntryType::new(b'S'), "a", "", b"")]),
+        ("the map of a sparse file is cut off", map("")),
+        ("the map of a sparse file is too long", map("18446744073709551615\n")),
+        ("the map of a sparse file is out of order", map("2\n50\n1\n0\n1\n")),
+        ("the map of a sparse file leads past its end", map("1\n0\n101\n")),
+        ("the map of a sparse file does not fit its contents", map("1\n0\n1\n")),
+        (
+            "the map of a sparse file has an odd number of entries",
+            with(&[sparse[1], ("GNU.sparse.map", "1,2,3")], plain()),
+        ),
+        ("a time is no decimal number", with(&[("mtime", "soon")], plain())),
+        ("a device has no proper number", field(Char, major, b"zzzzzzz\0")),
+        ("an owner's or group's number is too large", with(&[("uid", "4294967296")], plain())),
+        ("a record that should be a number is none", with(&[("gid", "staff")], plain())),
+        ("a number in a header is negative", field(Regular, mode, b"\xff\xff\xff\xff\xff\xff\xff\xff")),
+        (
+            "a number in a header is too large",
+            field(Regular, size, b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+        ),
+        ("a number in a header is not octal", field(Regular, mode, b"0000999\0")),
+    ];
+    let cut = refused(&[plain()[..100].to_vec()]).to_string();
+    assert!(cut.contains("the tar archive is cut off"), "{cut}");
+    for (reason, archive) in cases {
+        let line = refused(&archive).to_string();
+        assert!(line.contains("not a proper tar archive: ") && line.contains(reason), "{reason}: {line}");
+    }
+}
+
 fn seed() -> u64 {
     match std::env::var("SLUICE_SEED") {
         Ok(seed) => seed.parse().expect("SLUICE_SEED must be a number"),

@@ -2,8 +2,8 @@
 
 use super::page::{self, Locked, MadePages};
 use super::{
-    FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, clip, give_up, pages_touched, part_of,
-    release, reserve, within,
+    FileData, LockedPage, PAGE, PAGES_MAX, Page, PageSet, Space, charge_reserved, clip, give_up,
+    pages_touched, part_of, release, reserve, within,
 };
 use crate::Errno;
 use sluice_sync::SharedBytes;
@@ -82,6 +82,7 @@ impl DataChange<'_> {
     pub(super) fn reserve_unwritten(&self, missing: u64, pages: u64) -> Result<(), Errno> {
         if missing > 0 {
             self.space.reserve_unwritten(missing)?;
+            charge_reserved(self.space, missing)?;
         }
         if pages > 0 {
             self.space.hold_back(pages).inspect_err(|_| release(self.space, missing))?;
@@ -137,7 +138,7 @@ impl DataChange<'_> {
                         None if unwritten.count(&(index..index + 1)) > 0 => self.space.will_touch(1)?,
                         None if prepaid => {}
                         None => {
-                            self.space.reserve(1)?;
+                            reserve(self.space, 1)?;
                             count_pages(self.file, 1, 0);
                         }
                     }
@@ -228,6 +229,7 @@ impl DataChange<'_> {
     pub(super) fn begin_with(&mut self, all: All<SharedBytes>, pages: u64) -> Result<(), Errno> {
         if pages > 0 {
             self.space.reserve_shared(pages)?;
+            charge_reserved(self.space, pages)?;
             count_pages(self.file, pages, 0);
         }
         self.writer.slots().begin_with(all);

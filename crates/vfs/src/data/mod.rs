@@ -139,6 +139,15 @@ pub(crate) trait Space {
     fn give_up(&self, _pages: u64) {}
     /// Gives `pages` pages back.
     fn release(&self, pages: u64);
+    /// Counts `pages` pages, which are reserved, for the quota of the file, all or none. Called with the file's mutex held, as the next two.
+    /// Errors: `EDQUOT`.
+    fn charge(&self, _pages: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    /// As [`charge`](Self::charge), whatever the limit.
+    fn charge_anyway(&self, _pages: u64) {}
+    /// The quota counts `pages` pages less.
+    fn discharge(&self, _pages: u64) {}
     /// Memory is about to be taken for `pages` pages that were reserved before: storage that reads as zeros, or a page that is
     /// shared. Errors: `ENOSPC` when the machine has none left.
     fn will_touch(&self, _pages: u64) -> Result<(), Errno> {
@@ -170,7 +179,9 @@ impl<'s> Prepaid<'s> {
 impl Space for Prepaid<'_> {
     fn reserve(&self, pages: u64) -> Result<(), Errno> {
         let own = pages.min(self.left.get());
-        reserve(self.space, pages - own)?;
+        if pages > own {
+            self.space.reserve(pages - own)?;
+        }
         self.spend(own);
         Ok(())
     }
@@ -190,11 +201,26 @@ impl Space for Prepaid<'_> {
     fn will_touch(&self, pages: u64) -> Result<(), Errno> {
         self.space.will_touch(pages)
     }
+
+    fn charge(&self, pages: u64) -> Result<(), Errno> {
+        self.space.charge(pages)
+    }
+
+    fn charge_anyway(&self, pages: u64) {
+        self.space.charge_anyway(pages);
+    }
+
+    fn discharge(&self, pages: u64) {
+        self.space.discharge(pages);
+    }
 }
 
 impl Drop for Prepaid<'_> {
     fn drop(&mut self) {
-        release(self.space, self.left.get());
+        // No file has these pages.
+        if self.left.get() > 0 {
+            self.space.release(self.left.get());
+        }
     }
 }
 
@@ -234,6 +260,11 @@ impl FileData {
     pub(crate) fn size(&self) -> u64 {
         // Acquire(size): the pages below it; pairs with Release(size) in set_size().
         self.size.load(Ordering::Acquire)
+    }
+
+    /// Nobody changes the number of pages before this is dropped.
+    pub(crate) fn alone(&self) -> impl Drop + '_ {
+        self.tree.state()
     }
 
     /// The caller holds the tree's mutex.
@@ -309,14 +340,24 @@ impl FileData {
     }
 }
 
-/// Reserves `pages` pages; none needs no reservation.
+/// Reserves `pages` pages for a file and counts them for its quota; none needs no reservation.
 fn reserve(space: &dyn Space, pages: u64) -> Result<(), Errno> {
-    if pages == 0 { Ok(()) } else { space.reserve(pages) }
+    if pages == 0 {
+        return Ok(());
+    }
+    space.reserve(pages)?;
+    charge_reserved(space, pages)
 }
 
-/// Releases `pages` pages.
+/// Counts `pages` pages, which were just reserved, for the quota of the file; if that is full, they are released.
+fn charge_reserved(space: &dyn Space, pages: u64) -> Result<(), Errno> {
+    space.charge(pages).inspect_err(|_| space.release(pages))
+}
+
+/// Releases `pages` pages of a file.
 fn release(space: &dyn Space, pages: u64) {
     if pages > 0 {
+        space.discharge(pages);
         space.release(pages);
     }
 }

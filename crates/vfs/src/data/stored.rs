@@ -53,6 +53,7 @@ impl FileData {
     pub(crate) fn adopt(&self, space: &Prepaid<'_>, pages: u64) {
         space.spend(pages);
         let _growing = self.tree.write();
+        space.charge_anyway(pages);
         // Relaxed, both: a number that stands alone, written under the mutex.
         self.pages.store(self.pages.load(Ordering::Relaxed) + pages, Ordering::Relaxed);
     }
@@ -155,6 +156,12 @@ impl FileData {
         let mut tree = self.tree.write();
         let (slots, unwritten) = tree.parts();
         bytes.is_empty() || holes(slots, unwritten, &pages_touched(bytes)) == 0
+    }
+
+    /// Whether each of `bytes` lies in an unwritten page.
+    pub(crate) fn is_unwritten(&self, bytes: &Range<u64>) -> bool {
+        let pages = pages_touched(bytes);
+        self.has_reserved() && self.tree.state().count(&pages) == pages.end - pages.start
     }
 
     /// The unwritten pages that a record keeps: all, or the longest ranges.

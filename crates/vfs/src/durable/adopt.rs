@@ -226,6 +226,7 @@ impl Durable {
             Ok(inode) if !inode.is_dir() => {
                 // The inode was not counted, because it was about to be deleted.
                 shared.count_found(1, inode.bytes_charged());
+                inode.count_found_for_quota();
                 self.store.hold_back_anyway(inode.data.unwritten_pages());
                 self.nameless.exceed(1);
                 let weak = WeakInode::to(&inode);

@@ -184,7 +184,7 @@ fn files_that_had_one_number_after_another_are_of_different_generations() {
     let of = |tick: u32| {
         let born = Timestamp { sec: 1_800_000_000, nsec: tick * 4_000_000 };
         let file_type = FileType::Regular;
-        let init = InodeInit { file_type, mode: 0o644, uid: 0, gid: 0, nlink: 1, born };
+        let init = InodeInit { file_type, mode: 0o644, uid: 0, gid: 0, nlink: 1, origin: 0, born };
         Inode::allocate(shared, 5, init, Body::Regular).generation()
     };
     let generations: BTreeSet<u32> = (0..100).map(of).collect();

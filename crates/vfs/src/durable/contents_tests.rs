@@ -144,3 +144,23 @@ fn bytes_that_no_push_has_collected_are_counted() {
     fs.sync().expect("the disk works");
     assert_eq!(fs.superblock().changed_bytes(), Some(0));
 }
+
+#[test]
+fn a_store_tells_how_it_keeps_contents_and_what_they_took_since_it_was_opened() {
+    assert_eq!(Fs::with_superblock(Superblock::new(Options::default())).superblock().store_use(), None);
+    let (_disk, fs) = made();
+    let kept = || fs.superblock().store_use().expect("a store");
+    assert_eq!((kept().written, kept().written_stored, kept().is_compressed), (0, 0, false));
+    let (contents, more) = (100 * PAGE, 50 * PAGE);
+    fs.write("/0", vec![7; contents]).expect("room");
+    fs.sync().expect("the disk works");
+    assert_eq!((kept().written, kept().written_stored), (contents as u64, contents as u64));
+    // Freed contents stay counted as written, and are stored no more.
+    fs.remove_file("/0").expect("it is there");
+    fs.settle();
+    fs.write("/1", vec![8; more]).expect("room");
+    fs.sync().expect("the disk works");
+    fs.superblock().root().shared.durable().expect("a store").store.checkpoint().expect("the disk works");
+    assert_eq!(kept().written, (contents + more) as u64);
+    assert_eq!(kept().stored, more as u64);
+}

@@ -13,7 +13,8 @@
 //! - F6: all inode numbers are below the recorded bound;
 //! - F7: two records name the same bytes of a segment only as the same extent. (The store looks for that, and says which record must
 //!   go.) Of an extent that several name a record says how many; one that is said to have no owner has none;
-//! - F8: unwritten pages of a regular file are ranges in order, and no chunk that counts has one of them.
+//! - F8: unwritten pages of a regular file are ranges in order, and no chunk that counts has one of them;
+//! - F9: an inode with a name counts for the quota of the directory in which it has that, and a quota's use is what these hold.
 //!
 //! *Repair* removes names that lead nowhere and what belongs to nobody, puts what has no name into `/lost+found`, and
 //! corrects counts, as transactions of the store. A file whose inode cannot be read is lost with its contents.
@@ -21,6 +22,7 @@
 //! # Cost
 //! Some sixty bytes of memory for each inode, and the name of each directory.
 
+mod quotas;
 mod repair;
 
 use super::chunk::{CHUNK, Chunk};
@@ -30,8 +32,10 @@ use super::record::{self, InodeRecord, ScrubRecord, readable};
 use super::told::ToldPaths;
 use super::unwritten::UnwrittenPages;
 use super::{owners, requests};
+use crate::quota::NO_QUOTA;
 use crate::superblock::ROOT_INO;
 use crate::{FileType, NAME_MAX, Superblock};
+use quotas::CheckedQuotas;
 use sluice_store::disk::Disk;
 use sluice_store::{Extent, Gravity, Look, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
@@ -91,6 +95,8 @@ enum Fix {
     Unwritten(u64),
     /// So many records name the extent at this place, which takes so many bytes.
     Owners(u64, u64, u64),
+    /// The inode counts for the quota with this number.
+    Quota(u64, u32),
 }
 
 /// What is known of an inode.
@@ -110,6 +116,8 @@ struct Node {
     holder: Option<u64>,
     /// It does.
     is_held: bool,
+    /// The number of its quota.
+    quota: u32,
 }
 
 /// What is known of the file system.
@@ -131,6 +139,7 @@ struct CheckedTree {
     /// Places of extents whose records claim no owner.
     unowned: BTreeSet<u64>,
     unwritten: UnwrittenPages,
+    quotas: CheckedQuotas,
     /// Inodes with attributes and without a record.
     attributed: BTreeSet<u64>,
     fixes: Vec<Fix>,
@@ -145,7 +154,9 @@ impl Look for CheckedTree {
         let is_short = name_of(key).is_empty();
         let seen = match (key.first(), ino_of(key)) {
             (Some(&keys::COMMON), Some(0)) if is_short => {
-                self.numbers = record::decode_common(value).map(|(numbers, _)| numbers);
+                let common = record::decode_common(value);
+                self.quotas.has_uses = common.is_some_and(|(_, sums)| sums.is_some());
+                self.numbers = common.map(|(numbers, _)| numbers);
                 readable(self.numbers)
             }
             (Some(&keys::CUT_OFF), Some(ino)) if is_short => match record::decode_cut_off(value) {
@@ -176,6 +187,7 @@ impl Look for CheckedTree {
                 self.orphans.insert(ino);
                 Ok(())
             }
+            (Some(&keys::QUOTA), Some(_)) if is_short => readable(self.quotas.found.see(key, value)),
             (Some(&keys::REQUEST), Some(_)) => readable(requests::executed_of(key, value)),
             (Some(&keys::SCRUB), Some(0)) if is_short => readable(ScrubRecord::decode(value)),
             (Some(&keys::XATTR), Some(ino)) => {
@@ -209,6 +221,7 @@ impl Look for CheckedTree {
             Some(&keys::INODE) => told,
             Some(&keys::NAME) => format!("name {name:?} in directory {told}"),
             Some(&keys::ORPHAN) => format!("deleted file {ino}"),
+            Some(&keys::QUOTA) => format!("quota {ino}"),
             Some(&keys::REQUEST) => format!("an executed request of mount {ino:x}"),
             Some(&keys::SCRUB) => "the state of the scrub".to_owned(),
             Some(&keys::XATTR) => format!("attribute {name:?} of {told}"),
@@ -320,7 +333,7 @@ impl CheckedTree {
 
     fn inode(&mut self, ino: u64, value: &[u8]) -> Result<(), &'static str> {
         let record = InodeRecord::decode_head(value).ok_or("it cannot be read")?;
-        let file_type = FileType::from_mode(record.mode).ok_or("it has no type")?;
+        let file_type = FileType::from_mode(record.mode).ok_or("it cannot be read")?;
         let node = Node {
             ino,
             file_type,
@@ -331,7 +344,11 @@ impl CheckedTree {
             xattrs: false,
             holder: record.holder,
             is_held: false,
+            quota: record.quota,
         };
+        if record.quota != NO_QUOTA {
+            *self.quotas.uses.entry(record.quota).or_default() += record.charged();
+        }
         if ino == ROOT_INO && file_type != FileType::Directory {
             return Err("the root is no directory");
         }
@@ -345,9 +362,11 @@ impl CheckedTree {
         if name.is_empty() || name.len() > NAME_MAX || name == b"." || name == b".." || name.contains(&b'/') {
             return Err("it is no name");
         }
-        if self.node(dir).is_none_or(|node| node.file_type != FileType::Directory) {
+        let Some(quota) =
+            self.node(dir).filter(|node| node.file_type == FileType::Directory).map(|node| node.quota)
+        else {
             return Err("there is no such directory");
-        }
+        };
         let (ino, bits) = record::named_type(value).ok_or("it cannot be read")?;
         let has_place = ino == ROOT_INO || self.places.contains_key(&ino);
         let node = self.node_mut(ino).ok_or("the inode to which it leads is not there")?;
@@ -363,6 +382,9 @@ impl CheckedTree {
         if let Some(node) = self.node_mut(ino) {
             node.names += 1;
             node.is_held |= node.holder == Some(dir);
+            if node.quota != quota {
+                self.quotas.crossings.push((dir, ino));
+            }
         }
         Ok(())
     }
@@ -389,6 +411,7 @@ impl CheckedTree {
             self.judge_node(node, report, &mut fixes);
         }
         self.judge_places(report, &mut fixes);
+        self.judge_quotas(report, &mut fixes);
         self.unwritten.judge(&self.told, report);
         fixes.extend(self.unwritten.wrong().map(Fix::Unwritten));
         let owners = self.contents.iter().map(|(ino, _)| *ino).chain(self.attributed.iter().copied());

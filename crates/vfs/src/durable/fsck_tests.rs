@@ -3,7 +3,7 @@
 use super::crash_tests::shared;
 use super::keys::Key;
 use super::owners;
-use super::record::{self, InodeRecord};
+use super::record::{self, InodeRecord, QuotaRecord};
 use crate::superblock::ROOT_INO;
 use crate::{Errno, FileType, Fs, Options, StoreOptions, Superblock};
 use sluice_store::disk::Disk;
@@ -257,6 +257,98 @@ fn a_record_of_contents_that_is_gone_is_damage_and_no_hole() {
 }
 
 #[test]
+fn each_record_that_cannot_be_is_named_with_its_reason_and_mended() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (tree, number) = tree();
+    let files = tree.files();
+    let (dir, file, twice) = (number("/dir"), number("/dir/below/file"), number("/twice"));
+    let value = value_of(&tree, &Key::inode(twice));
+    let changed = |change: fn(&mut InodeRecord<'_>)| {
+        let mut record = InodeRecord::decode(&value).expect("an inode");
+        change(&mut record);
+        record.encode()
+    };
+    let (named, bad) = (record::name_value(twice, FileType::Regular), vec![9]);
+    let [common, scrub, unknown] = [Key::common().to_vec(), Key::scrub().to_vec(), b"?abc".to_vec()];
+    let cases = [
+        (common.clone(), bad.clone(), "the bound of inode numbers: it cannot be read"),
+        (common, record::common(1, None).to_vec(), "inode numbers should be below Some(1)"),
+        (scrub, bad.clone(), "the state of the scrub: it cannot be read"),
+        (unknown, bad.clone(), "the record with key [3f, 61, 62, 63]: it is of no known kind"),
+        (Key::cut_off(file).to_vec(), bad.clone(), ": it cannot be read"),
+        (Key::chunk(file, 7).to_vec(), bad.clone(), "from byte 458752: they cannot be read"),
+        (
+            Key::unowned(1 << 41).to_vec(),
+            bad.clone(),
+            "the extent without an owner at 20000000000: it cannot be read",
+        ),
+        (Key::request(5, 1).to_vec(), bad.clone(), "an executed request of mount 5: it cannot be read"),
+        (Key::orphan(twice).to_vec(), Vec::new(), "has 2 names and counts as deleted"),
+        (Key::orphan(twice)[..5].to_vec(), Vec::new(), "deleted file 0: it is of no known kind"),
+        (Key::inode(900).to_vec(), bad.clone(), "inode 900: it cannot be read"),
+        (Key::inode(twice).to_vec(), changed(|record| record.pages = 0), "has 1 pages, and says 0"),
+        (
+            Key::inode(twice).to_vec(),
+            changed(|record| record.pages = 3),
+            "are gone: a repair leaves zeros there",
+        ),
+        (Key::name(dir, b"a/b").to_vec(), named.to_vec(), ": it is no name"),
+        (Key::name(dir, b"new").to_vec(), bad, "name \"new\" in directory \"/dir\""),
+        (Key::name(900, b"new").to_vec(), named.to_vec(), "there is no such directory"),
+        (
+            Key::name(dir, b"new").to_vec(),
+            record::name_value(900, FileType::Regular).to_vec(),
+            "the inode to which it leads is not there",
+        ),
+        (
+            Key::name(dir, b"new").to_vec(),
+            record::name_value(twice, FileType::Fifo).to_vec(),
+            "it leads to an inode of another type",
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (key, value, reason) in cases {
+        let disk = CrashDisk::with(files.clone());
+        tamper(&disk, |change| change.put(&key, 1, &value));
+        let texts: Vec<String> = check(&disk).findings.into_iter().map(|one| one.text).collect();
+        let is_named = texts.iter().any(|text| text.contains(reason));
+        let is_mended = Superblock::repair_store(shared(&disk)).is_ok() && check(&disk).found == 0;
+        if !is_named || !is_mended {
+            wrong.push((reason, texts, check(&disk)));
+            continue;
+        }
+        assert!(open(&disk).read("/dir/below/file").expect("it is whole") == vec![7; 200_000], "{reason}");
+    }
+    assert!(wrong.is_empty(), "not named, or left: {wrong:#?}");
+}
+
+#[test]
+fn a_store_whose_file_system_cannot_be_opened_says_why() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (tree, number) = tree();
+    let files = tree.files();
+    let cases = [
+        (Key::common(), "the file system has no end of its inode numbers (input or output error)"),
+        (Key::unowned(1 << 41), "the file system has extents without an owner that cannot be read"),
+        (
+            Key::cut_off(number("/dir/below/file")),
+            "the file system has contents cut off that cannot be removed",
+        ),
+        (Key::inode(ROOT_INO), "the file system has no root directory"),
+    ];
+    for (key, reason) in cases {
+        let disk = CrashDisk::with(files.clone());
+        tamper(&disk, |change| change.put(&key, 1, &[9]));
+        let refused = Superblock::open_on(shared(&disk), options()).err().map(|error| error.to_string());
+        assert!(refused.as_deref().is_some_and(|text| text.contains(reason)), "{reason}: {refused:?}");
+    }
+}
+
+#[test]
 fn whatever_records_hold_a_check_ends_and_a_repair_leaves_what_passes() {
     if !HOSTS_SHARE {
         return;
@@ -327,4 +419,46 @@ fn lost_changes_of_a_damaged_log_are_told_by_path() {
         assert!(lines.iter().any(|line| line.starts_with(wanted)), "no {wanted:?} in {lines:#?}");
     }
     assert!(lines.iter().any(|line| line.ends_with("): name, attributes, contents")), "{lines:#?}");
+}
+
+#[test]
+fn inodes_that_count_for_a_wrong_quota_are_found_and_mended() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let counts = "counts for another quota than its directory";
+    for (path, number) in
+        [("/dir/below/file", 0), ("/dir/below", 0), ("/dir", 0), ("/dir/below", 9), ("/link", 1)]
+    {
+        let (disk, number_of) = tree();
+        let fs = open(&disk);
+        fs.remove_file("/twice").expect("it is there");
+        fs.set_quota("/dir", Some(1 << 20)).expect("it has none");
+        let used = fs.quota("/dir");
+        drop(fs);
+        assert_eq!(check(&disk).found, 0, "{:?}", check(&disk));
+        let key = Key::inode(number_of(path));
+        let value = value_of(&disk, &key);
+        let record = InodeRecord { quota: number, ..InodeRecord::decode(&value).expect("a record") };
+        tamper(&disk, |change| change.put(&key, 1, &record.encode()));
+        let fs = found_and_mended(&disk, Gravity::Count, counts);
+        assert_eq!(fs.quota("/dir"), used, "{path} with {number}");
+    }
+}
+
+#[test]
+fn a_quota_that_counts_wrong_is_found_and_counts_anew() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, _) = tree();
+    let fs = open(&disk);
+    fs.set_quota("/dir/below", Some(1 << 20)).expect("it has none");
+    let used = fs.quota("/dir/below");
+    drop(fs);
+    let value = value_of(&disk, &Key::quota(1));
+    let record = QuotaRecord { used: 7, ..QuotaRecord::decode(&value).expect("a record") };
+    tamper(&disk, |change| change.put(&Key::quota(1), 1, &record.encode()));
+    let fs = found_and_mended(&disk, Gravity::Count, "counts 7 bytes, and should count 200704");
+    assert_eq!(fs.quota("/dir/below"), used);
 }

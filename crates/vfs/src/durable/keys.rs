@@ -20,6 +20,7 @@ pub(super) const UNOWNED: u8 = b'f';
 pub(super) const INODE: u8 = b'i';
 pub(super) const NAME: u8 = b'n';
 pub(super) const ORPHAN: u8 = b'o';
+pub(super) const QUOTA: u8 = b'q';
 pub(super) const REQUEST: u8 = b'r';
 pub(super) const SCRUB: u8 = b's';
 pub(super) const XATTR: u8 = b'x';
@@ -103,6 +104,16 @@ impl Key {
     /// The keys of all chunks that are cut off.
     pub(super) fn all_cut_off() -> Range<Key> {
         Key::all(CUT_OFF)
+    }
+
+    /// The key of the quota `number`; of 0: of the last number that was used.
+    pub(super) fn quota(number: u32) -> Key {
+        Key::new(QUOTA, number.into(), &[])
+    }
+
+    /// The keys of all quotas.
+    pub(super) fn quotas() -> Range<Key> {
+        Key::all(QUOTA)
     }
 
     /// The key for the executed request in slot `slot` of mount `mount`.

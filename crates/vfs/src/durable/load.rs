@@ -247,7 +247,7 @@ impl InodeRef {
             self.all_here();
         }
         drop(kept);
-        self.data.forget(&*self.shared, pages);
+        self.data.forget(&**self, pages);
     }
 
     /// The first page from `page` on that is not in memory, and whether `page` is one.
@@ -351,7 +351,8 @@ impl Durable {
         };
         let nlink = if file_type == FileType::Directory { 2 } else { record.nlink };
         let (mode, uid, gid) = (record.mode & S_IALLUGO, record.uid, record.gid);
-        let init = InodeInit { file_type, mode, uid, gid, nlink, born: record.born };
+        let InodeRecord { origin, born, .. } = record;
+        let init = InodeInit { file_type, mode, uid, gid, nlink, origin, born };
         let inode = Inode::allocate(shared, ino, init, body);
         inode.times.set(Some(record.atime), Some(record.mtime));
         if let Some(stored) = inode.stored() {
@@ -360,6 +361,7 @@ impl Durable {
         }
         inode.change_ctime(record.ctime);
         inode.put_flags(record.flags);
+        inode.set_quota_number(record.quota);
         inode.raise(if record.is_read_only { flag::READ_ONLY } else { 0 });
         if file_type == FileType::Regular && (record.size > 0 || !record.tail.is_empty()) {
             let unwritten = record.unwritten().ok_or(Errno::EIO)?;

@@ -13,6 +13,7 @@
 //!   e place                    how many chunks name the extent there, if they are several      owners.rs
 //!   f place                    the extent there, which none names
 //!   o inode                    it has no name: to be deleted, when the store is opened at the latest, with all below it hidden.rs
+//!   q number                   the quota with that number: its directory, its limit          record.rs
 //!   r mount slot               a request of another machine's kernel that was executed  requests.rs
 //!   s                          how far the scrub has got                                scrub.rs
 //! ```
@@ -69,6 +70,7 @@ mod names;
 mod open;
 mod owners;
 mod pending;
+mod quota;
 mod record;
 mod remains;
 mod removal;
@@ -128,6 +130,7 @@ mod volatile_tests;
 
 pub(crate) use chunk::CHUNK;
 pub(crate) use hidden::HiddenTree;
+pub(crate) use mutant::Mutant;
 pub(crate) use open::close_apart;
 pub(crate) use pending::Stored;
 pub use requests::{RequestId, RequestServed};
@@ -138,12 +141,12 @@ pub(crate) use share::copy_contents;
 use crate::data::PAGE;
 use crate::inode::{WeakInode, settle};
 use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
+use crate::quota::Quotas;
 use crate::superblock::Shared;
 use crate::watch::fault::Calls;
 use crate::watch::{Watch, hook};
 use crate::{Errno, Inode, InodeRef};
 use keys::{FIXED, Key};
-use mutant::Mutant;
 use pending::{Collector, Pending};
 use record::Totals;
 use requests::Requests;
@@ -159,6 +162,8 @@ use touched::TouchedSet;
 
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
 const SUMS: u64 = 128;
+/// Room for the record of a quota, key and value.
+const QUOTA_ROOM: u64 = 64;
 /// By so much the recorded bound of inode numbers is raised.
 const NUMBERS: u64 = 1 << 20;
 
@@ -250,13 +255,15 @@ impl Durable {
     }
 
     /// Puts down what all files add up to, as `add_up` says when nothing is under way. The file system is closed.
-    fn put_sums(&self, add_up: impl FnOnce() -> (u64, u64)) {
+    fn put_sums(&self, quotas: &Quotas, add_up: impl FnOnce() -> (u64, u64)) {
         // Relaxed, both: a change that has passed the look at `closed` sees this, and takes it back; or it has ended when it is added up.
         self.has_sums.store(true, Ordering::Relaxed);
         let ((inodes, bytes), unwritten) = self.store.alone(|| (add_up(), self.store.held_back()));
         // Files that are gone when the store is opened again are counted: then it is to be added up anew.
         let is_exact = self.nameless.used() == 0 && !self.has_dropped.load(Ordering::Relaxed);
-        if is_exact && let Ok(mut transaction) = self.store.begin(SUMS) {
+        let room = SUMS + quotas.all().count() as u64 * QUOTA_ROOM;
+        if is_exact && let Ok(mut transaction) = self.store.begin(room) {
+            self.put_quota_uses(quotas.all(), &mut transaction);
             let numbers = self.numbers.load(Ordering::Relaxed);
             transaction.put(
                 &Key::common(),
@@ -270,6 +277,12 @@ impl Durable {
     fn note_dropped(&self) {
         // Relaxed: read when no section is open.
         self.has_dropped.store(true, Ordering::Relaxed);
+    }
+
+    /// Plants a fault.
+    #[cfg(test)]
+    pub(crate) fn plant(&self, mutant: Option<Mutant>) {
+        self.pending.planted.plant(mutant);
     }
 
     /// How many inodes are in memory.
@@ -333,7 +346,7 @@ impl Durable {
 
     /// Makes everything durable, lets go of the inodes that are listed, and lets others have the store.
     /// `add_up` says how many inodes there are, and what they count for, in bytes.
-    fn close(&self, add_up: impl FnOnce() -> (u64, u64)) -> Result<(), Errno> {
+    fn close(&self, quotas: &Quotas, add_up: impl FnOnce() -> (u64, u64)) -> Result<(), Errno> {
         // SeqCst: the first closes. A change that is under way comes in, or fails.
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -342,7 +355,7 @@ impl Durable {
         if !refcache::in_destructor() && self.nameless.used() == 0 {
             // What is dead is counted no more then.
             settle();
-            self.put_sums(add_up);
+            self.put_sums(quotas, add_up);
         }
         let closed = self.store.close().map_err(|error| errno(&error));
         self.pending.clear();
@@ -396,13 +409,16 @@ impl Shared {
         }
     }
 
-    /// As [`make_room_to_grow`](Self::make_room_to_grow), for a write to `bytes` of `inode`: pages that it has can be written when growth is
-    /// refused.
+    /// As [`make_room_to_grow`](Self::make_room_to_grow), for a write to `bytes` of `inode`: pages that it has, and shares with no other file, can
+    /// be written when growth is refused.
     #[cold]
     fn make_room_to_write(&self, inode: &Inode, bytes: &Range<u64>) -> Result<(), Errno> {
         let has_room = || {
-            let has_room = self.durable().is_some_and(|durable| durable.store.has_room_held_back());
-            has_room && inode.data.has_pages(bytes)
+            self.durable().is_some_and(|durable| {
+                durable.store.has_room_held_back()
+                    && inode.data.has_pages(bytes)
+                    && !inode.is_shared_in(durable, bytes)
+            })
         };
         if has_room() {
             return Ok(());
@@ -456,6 +472,10 @@ impl Shared {
             Some(durable) => (Some((durable, durable.begin(bytes as u64)?)), None),
             None => (None, Some(self.moments.hold())),
         };
+        // Behind the begin: a change that begins after the moment of a snapshot sees the hook.
+        if self.has_hook(hook::UNCHANGED) {
+            self.note_change();
+        }
         Ok(Section::new(stored, recording, changing))
     }
 
@@ -555,6 +575,6 @@ impl Shared {
     pub(crate) fn close(&self) -> Result<(), Errno> {
         let Some(durable) = self.durable() else { return Ok(()) };
         durable.sweep();
-        durable.close(|| self.counted())
+        durable.close(&self.quotas, || self.counted())
     }
 }

@@ -5,7 +5,7 @@ use sluice_sync::atomic::{AtomicU8, Ordering};
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Mutant {
+pub(crate) enum Mutant {
     /// A name that is taken away is not put down.
     NameForgotten = 1,
     /// A push keeps the older of two values of a name.
@@ -58,6 +58,10 @@ pub(super) enum Mutant {
     LentWithoutChanges,
     /// A record does not have the unwritten pages of its file.
     UnwrittenForgotten,
+    /// The record of an inode does not have the number of its quota.
+    QuotaForgotten,
+    /// That a tree is getting a number is not put down.
+    WalkUnmarked,
     /// The store's thread does not ask for what no change announces.
     DeadFilesWait,
 }

@@ -1,16 +1,17 @@
 //! Open: making a durable file system, and coming back to one.
 
 use super::keys::{Key, ino_of, name_of};
-use super::record::{self, InodeRecord, Totals};
+use super::record::{self, InodeRecord, QuotaUses, Totals};
 use super::removal::Gone;
 use super::shares::Shares;
 use super::{Durable, errno, owners};
 use crate::data::PageSet;
 use crate::inode::settle;
 use crate::ops::xattr::charge_of_stored;
+use crate::quota::NO_QUOTA;
 use crate::superblock::{ROOT_INO, Shared, SharedRef};
 use crate::watch::fault::Calls;
-use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, Superblock};
+use crate::{Errno, Fs, Inode, InodeRef, MemoryUse, Options, StoreUse, Superblock};
 use sluice_store::disk::{Disk, HostDisk, UNFINISHED};
 use sluice_store::{Options as StoreOptions, Store, StoreError};
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -93,21 +94,26 @@ impl Superblock {
         durable.finish_cutting().map_err(damaged("has contents cut off that cannot be removed"))?;
         let mut gone =
             durable.find_gone().map_err(damaged("has files without a name that cannot be deleted"))?;
-        let sums = match sums {
-            Some(sums) => sums,
-            None => durable
-                .find_remains(&mut gone)
-                .and_then(|()| durable.add_up(&gone))
-                .map_err(damaged("has attributes that cannot be read"))?,
+        let (sums, uses) = match sums {
+            Some(sums) => (sums, None),
+            None => {
+                let found = durable.find_remains(&mut gone).and_then(|()| durable.add_up(&gone));
+                let (sums, uses) = found.map_err(damaged("has attributes that cannot be read"))?;
+                (sums, Some(uses))
+            }
         };
+        let quotas = durable.find_quotas().map_err(damaged("has quotas that cannot be read"))?;
         durable.find_requests().map_err(damaged("has requests that cannot be read"))?;
         let superblock = Superblock::with_store(options, durable, numbers, |shared| {
             shared.durable().ok_or(Errno::EIO)?.root(shared)
         });
         let superblock = superblock.map_err(damaged("has no root directory"))?;
         let shared = &superblock.root().shared;
+        shared.take_quotas(&quotas, uses.as_ref()).map_err(damaged("has quotas that cannot be read"))?;
         shared.count_found(sums.inodes.saturating_sub(1), sums.bytes);
         shared.durable().into_iter().for_each(|durable| durable.store.hold_back_anyway(sums.unwritten));
+        let finished = superblock.finish_quotas(&quotas);
+        finished.map_err(damaged("has a quota that cannot be completed"))?;
         Superblock::begin_schedule(&superblock);
         Ok(superblock)
     }
@@ -153,6 +159,19 @@ impl Superblock {
     /// has no store. Adds up a count of each CPU, and takes no lock.
     pub fn changed_bytes(&self) -> Option<u64> {
         self.root().shared.durable().map(|durable| durable.pending.changed_bytes())
+    }
+
+    /// How a durable file system keeps contents. Adds up a count of each CPU.
+    pub fn store_use(&self) -> Option<StoreUse> {
+        let store = &self.root().shared.durable()?.store;
+        let stats = store.stats();
+        Some(StoreUse {
+            is_encrypted: store.is_encrypted(),
+            is_compressed: store.is_compressed(),
+            stored: stats.data_bytes,
+            written: stats.written_bytes,
+            written_stored: stats.written_data_bytes,
+        })
     }
 
     /// So many references to inodes were given up by an observer whose users [had them](crate::Observer::memory_is_short): the
@@ -300,15 +319,19 @@ impl Durable {
         if is_sound { Ok(()) } else { Err(Errno::EIO) }
     }
 
-    /// The totals of all inodes except for those in `gone`, from their records.
-    fn add_up(&self, gone: &PageSet) -> Result<Totals, Errno> {
-        let (mut sums, mut is_sound) = (Totals::default(), true);
+    /// The totals of all inodes except for those in `gone`, and what they hold of quotas, from their records.
+    fn add_up(&self, gone: &PageSet) -> Result<(Totals, QuotaUses), Errno> {
+        let (mut sums, mut uses, mut is_sound) = (Totals::default(), QuotaUses::new(), true);
         let is_gone = |ino: u64| gone.count(&(ino..ino + 1)) > 0;
         self.scan(Key::inodes(), &mut |key, value| {
             match ino_of(key).zip(InodeRecord::decode(value)) {
                 Some((ino, record)) if !is_gone(ino) => {
                     sums.inodes += 1;
                     sums.bytes = sums.bytes.saturating_add(record.charged());
+                    if record.quota != NO_QUOTA {
+                        let used = uses.entry(record.quota).or_default();
+                        *used = used.saturating_add(record.charged());
+                    }
                     let unwritten = record.unwritten().map_or(0, |unwritten| unwritten.len());
                     sums.unwritten = sums.unwritten.saturating_add(unwritten);
                 }
@@ -322,7 +345,7 @@ impl Durable {
             }
             true
         })?;
-        if is_sound { Ok(sums) } else { Err(Errno::EIO) }
+        if is_sound { Ok((sums, uses)) } else { Err(Errno::EIO) }
     }
 
     /// The root directory.

@@ -148,6 +148,13 @@ impl Owners {
         self.borrowers.used() > 0
     }
 
+    /// Whether the extent at `place` has several owners in `store`. No more than a hint: a push may be about to count.
+    pub(super) fn are_several(&self, place: u64, store: &Store) -> bool {
+        let counted = self.state.lock().counts.get(&place).map(|(owners, _)| *owners > 1);
+        // A tree that cannot be read says nothing against it.
+        counted.unwrap_or_else(|| !matches!(store.get(&Key::owners(place)), Ok(None)))
+    }
+
     /// A record of this push names `extent` in addition.
     pub(super) fn gained(&self, extent: &Extent) {
         self.state.lock().gained.push(extent.clone());

@@ -25,6 +25,7 @@ use super::shares::Shares;
 use crate::data::{CHUNK_PAGES, PAGE, PageSet};
 use crate::inode::{Body, flag};
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
+use crate::quota::NO_QUOTA;
 use crate::stat::Timestamp;
 use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Source, Store};
@@ -480,6 +481,9 @@ impl Pending {
         let unwritten = if inode.data.has_reserved() { self.unwritten(inode) } else { Vec::new() };
         if !unwritten.is_empty() {
             record.tail = &unwritten;
+        }
+        if self.planted.has(Mutant::QuotaForgotten) {
+            record.quota = NO_QUOTA;
         }
         stored.put_down(record.atime);
         to.put(&Key::inode(inode.ino()), &record.encode());

@@ -4,6 +4,8 @@
 //!   inode  0      1       2..4   4      8     12    16      20     28     36     44      52      60      68     76
 //!          | form | xattrs| flags| mode | uid | gid | nlink | size | pages| rdev | atime | mtime | ctime | born | tail ...
 //!                                                                 or the holder, of what is no device, fifo or socket
+//!   form 2, of a copy, has its origin before the tail: 8 bytes; form 3, of an inode in a quota, the number of the quota: 4 bytes;
+//!   form 4 has both, in this order
 //!   tail   of a symbolic link: its target
 //!   tail   0       8       16      24               of a regular file: its unwritten pages, in ranges
 //!          | first | pages | first | pages ...
@@ -13,6 +15,8 @@
 //!          | form | numbers | inodes | bytes | unwritten |    the last three only after a clean close
 //!   cut off 0       8     16
 //!          | start | end |                          chunks
+//!   quota  0           8       16     24
+//!          | directory | limit | used | stage |      used only after a clean close; stage 0: whole, 1: coming, 2: going
 //!   scrub  0         8          16      24   32        40
 //!          | started | finished | bytes | of | damaged | place ...     finished: 0 while the scrub is under way
 //! ```
@@ -21,19 +25,25 @@
 use super::Stored;
 use crate::data::{PAGE, PAGES_MAX, PageSet, RANGES_MAX};
 use crate::inode::{Body, charged_target};
+use crate::quota::{NO_QUOTA, QuotaStage};
 use crate::stat::Timestamp;
 use crate::{FileType, Inode, InodeFlags};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The form of these values, and the newest that is read.
 const FORM: u8 = 1;
+/// Added to the form of an inode that is a copy of another one.
+const WITH_ORIGIN: u8 = 1;
+/// Added to the form of an inode that belongs to a quota.
+const IN_QUOTA: u8 = 2;
 /// The form of the common record with sums.
 const WITH_SUMS: u8 = 3;
 /// The one before, without unwritten pages: there were none.
 const WITH_TWO_SUMS: u8 = 2;
 /// Beside the flags that `chattr` sets: the inode is in a snapshot.
 const READ_ONLY: u32 = 0x8000;
-/// Bytes before the tail.
+/// Bytes before the number of a quota, or the tail.
 const HEAD: usize = 76;
 
 /// Whether a record could be decoded.
@@ -64,6 +74,10 @@ pub(super) struct InodeRecord<'r> {
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
     pub(super) born: Timestamp,
+    /// Of which inode it is a copy; 0: of none, or nobody knows.
+    pub(super) origin: u64,
+    /// The number of its quota.
+    pub(super) quota: u32,
     /// The target of a symbolic link, or the [unwritten](Self::unwritten) pages of a regular file.
     pub(super) tail: &'r [u8],
 }
@@ -97,6 +111,8 @@ impl<'r> InodeRecord<'r> {
             mtime: inode.times.mtime(),
             ctime: inode.times.ctime(),
             born: inode.born(),
+            origin: inode.origin_if_other(),
+            quota: inode.quota_number(),
             tail,
         }
     }
@@ -128,11 +144,13 @@ impl<'r> InodeRecord<'r> {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD + self.tail.len());
+        let mut bytes = Vec::with_capacity(HEAD + 12 + self.tail.len());
         // There are no others than these.
         let read_only = if self.is_read_only { READ_ONLY } else { 0 };
         let [low, high, ..] = (self.flags.bits() | read_only).to_le_bytes();
-        bytes.extend_from_slice(&[FORM, u8::from(self.has_xattrs), low, high]);
+        let with_origin = if self.origin == 0 { 0 } else { WITH_ORIGIN };
+        let form = FORM + with_origin + if self.quota == NO_QUOTA { 0 } else { IN_QUOTA };
+        bytes.extend_from_slice(&[form, u8::from(self.has_xattrs), low, high]);
         for word in [self.mode, self.uid, self.gid, self.nlink] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -140,6 +158,12 @@ impl<'r> InodeRecord<'r> {
         let place = self.holder.unwrap_or(self.rdev);
         for word in [self.size, self.pages, place].into_iter().chain(times) {
             bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        if self.origin != 0 {
+            bytes.extend_from_slice(&self.origin.to_le_bytes());
+        }
+        if self.quota != NO_QUOTA {
+            bytes.extend_from_slice(&self.quota.to_le_bytes());
         }
         bytes.extend_from_slice(self.tail);
         bytes
@@ -152,14 +176,26 @@ impl<'r> InodeRecord<'r> {
 
     /// As [`decode`](Self::decode), whatever the tail of a regular file is.
     pub(super) fn decode_head(bytes: &'r [u8]) -> Option<InodeRecord<'r>> {
-        let (head, tail) = bytes.split_first_chunk::<HEAD>()?;
+        let (head, mut tail) = bytes.split_first_chunk::<HEAD>()?;
+        let parts = head[0].checked_sub(FORM).filter(|parts| *parts <= WITH_ORIGIN + IN_QUOTA)?;
+        let (mut origin, mut quota) = (0, NO_QUOTA);
+        if parts & WITH_ORIGIN != 0 {
+            let number;
+            (number, tail) = tail.split_first_chunk()?;
+            origin = u64::from_le_bytes(*number);
+        }
+        if parts & IN_QUOTA != 0 {
+            let number;
+            (number, tail) = tail.split_first_chunk()?;
+            quota = u32::from_le_bytes(*number);
+        }
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let time = |at: usize| Timestamp::unpack(long(at));
         let mode = word(4);
         let file_type = FileType::from_mode(mode)?;
         let is_held = matches!(file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
-        let record = InodeRecord {
+        Some(InodeRecord {
             has_xattrs: head[1] != 0,
             flags: InodeFlags::from_bits_truncate(word(0) >> 16),
             is_read_only: word(0) >> 16 & READ_ONLY != 0,
@@ -175,9 +211,10 @@ impl<'r> InodeRecord<'r> {
             mtime: time(52),
             ctime: time(60),
             born: time(68),
+            origin,
+            quota,
             tail,
-        };
-        (head[0] == FORM).then_some(record)
+        })
     }
 }
 
@@ -229,6 +266,47 @@ pub(super) fn decode_cut_off(bytes: &[u8]) -> Option<Range<u64>> {
     let ([start, end], []) = bytes.as_chunks::<8>() else { return None };
     Some(u64::from_le_bytes(*start)..u64::from_le_bytes(*end))
 }
+
+/// A quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct QuotaRecord {
+    /// The inode number of its directory.
+    pub(super) dir: u64,
+    /// The most bytes.
+    pub(super) limit: u64,
+    /// Bytes in use; true as long as the sums of all files are.
+    pub(super) used: u64,
+    pub(super) stage: QuotaStage,
+}
+
+impl QuotaRecord {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut value: Vec<u8> =
+            [self.dir, self.limit, self.used].iter().flat_map(|word| word.to_le_bytes()).collect();
+        value.push(match self.stage {
+            QuotaStage::Whole => 0,
+            QuotaStage::Coming => 1,
+            QuotaStage::Going => 2,
+        });
+        value
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Option<QuotaRecord> {
+        let (words, [stage]) = value.as_chunks::<8>() else { return None };
+        let [dir, limit, used] = words else { return None };
+        let stage = match stage {
+            0 => QuotaStage::Whole,
+            1 => QuotaStage::Coming,
+            2 => QuotaStage::Going,
+            _ => return None,
+        };
+        let [dir, limit, used] = [dir, limit, used].map(|word| u64::from_le_bytes(*word));
+        Some(QuotaRecord { dir, limit, used, stage })
+    }
+}
+
+/// Bytes in use, by the number of the quota.
+pub(super) type QuotaUses = BTreeMap<u32, u64>;
 
 /// How far the scrub has got.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -304,5 +382,26 @@ pub(super) fn decode_common(value: &[u8]) -> Option<(u64, Option<Totals>)> {
             Some((numbers, Some(Totals { inodes, bytes, unwritten })))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Superblock;
+
+    #[test]
+    fn a_record_without_an_origin_is_as_earlier_versions_wrote_it_and_one_with_it_is_longer() {
+        let superblock = Superblock::new(crate::Options::default());
+        let record = InodeRecord { tail: &[7; 16], ..InodeRecord::of(superblock.root()) };
+        let plain = record.encode();
+        assert_eq!((plain[0], plain.len(), &plain[HEAD..]), (FORM, HEAD + 16, &[7; 16][..]));
+        assert_eq!(InodeRecord::decode_head(&plain).map(|record| record.origin), Some(0));
+        let copy = InodeRecord { origin: 1 << 40, ..record }.encode();
+        assert_eq!((copy[0], &copy[1..HEAD], copy.len()), (FORM + WITH_ORIGIN, &plain[1..HEAD], HEAD + 24));
+        let decoded = InodeRecord::decode_head(&copy).map(|record| (record.origin, record.tail));
+        assert_eq!(decoded, Some((1 << 40, &[7; 16][..])));
+        let cut = InodeRecord::decode_head(&copy[..HEAD + 7]);
+        assert!(cut.is_none() && InodeRecord::decode_head(&[&[5], &plain[1..]].concat()).is_none());
     }
 }

@@ -133,6 +133,16 @@ impl Superblock {
         let durable = self.root().shared.durable().ok_or(Errno::EOPNOTSUPP)?;
         durable.scrub_step(bytes, anew).map_err(|error| errno(&error))
     }
+
+    /// The state of the scrub without its findings, whose copies would cost more than the counts.
+    ///
+    /// # Errors
+    /// Errors of [`scrub`](Self::scrub).
+    pub fn scrub_counts(&self) -> Result<ScrubState, Errno> {
+        let durable = self.root().shared.durable().ok_or(Errno::EOPNOTSUPP)?;
+        let progress = durable.scrub_progress().map_err(|error| errno(&error))?;
+        Ok(ScrubState { findings: Vec::new(), ..progress.lock().state })
+    }
 }
 
 impl Durable {

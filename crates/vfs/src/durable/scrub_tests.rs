@@ -104,6 +104,8 @@ fn a_flipped_bit_is_found_in_each_file_that_has_the_extent_although_memory_has_t
     assert_eq!(found, paths.map(|path| (path.to_owned(), Some(4096))));
     // The extent of two files is read for each, since it is damaged.
     assert_eq!((state.damaged, state.bytes), (3, 21 * STEP));
+    let counts = fs.superblock().scrub_counts().expect("a store");
+    assert_eq!(counts, ScrubState { findings: Vec::new(), ..state.clone() });
     // A second scrub finds the same; a file that is removed is damaged no more.
     assert_eq!(whole(&fs).findings, state.findings);
     fs.remove_file("/dir/2").expect("it is there");

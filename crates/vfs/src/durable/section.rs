@@ -3,9 +3,10 @@
 use super::kept::WhereKnown;
 use super::keys::Key;
 use super::mutant::Mutant;
-use super::record::{self, InodeRecord};
+use super::record::{self, InodeRecord, QuotaRecord};
 use super::{Durable, HiddenTree, pending};
 use crate::inode::flag;
+use crate::quota::{DirectoryQuota, NO_QUOTA, QuotaStage};
 use crate::superblock::Shared;
 use crate::watch::Recording;
 use crate::{Inode, InodeRef};
@@ -176,6 +177,13 @@ impl<'s> Section<'s> {
         }
     }
 
+    /// The quota `number` is this, or is gone.
+    pub(crate) fn quota(&self, number: u32, is: Option<(&DirectoryQuota, QuotaStage)>) {
+        if let Some(open) = &self.open {
+            open.put_down(|_| (), |stored| stored.quota(number, is));
+        }
+    }
+
     /// Whether what changes in `shared` is put down.
     pub(crate) fn is_of(&self, shared: &Shared) -> bool {
         let own = self.open.as_ref().and_then(|open| open.stored.as_ref()).map(|stored| stored.durable);
@@ -277,6 +285,9 @@ impl Stored<'_> {
         stored.stamp(&self.durable.pending);
         let mut record = InodeRecord::of(inode);
         stored.put_down(record.atime);
+        if self.has(Mutant::QuotaForgotten) {
+            record.quota = NO_QUOTA;
+        }
         if self.has(Mutant::RecordBeforeChange) {
             record.ctime = record.born;
         }
@@ -376,6 +387,22 @@ impl Stored<'_> {
         }
         self.put_down_all(tree);
         self.inode(top);
+    }
+
+    fn quota(&self, number: u32, is: Option<(&DirectoryQuota, QuotaStage)>) {
+        let (now, mut transaction) = (self.durable.now(), self.transaction.borrow_mut());
+        match is {
+            Some((quota, stage)) => {
+                let stage = if self.has(Mutant::WalkUnmarked) { QuotaStage::Whole } else { stage };
+                let record =
+                    QuotaRecord { dir: quota.dir(), limit: quota.limit(), used: quota.used(), stage };
+                transaction.put(&Key::quota(number), now, &record.encode());
+                if stage == QuotaStage::Coming {
+                    transaction.put(&Key::quota(NO_QUOTA), number.into(), &number.to_le_bytes());
+                }
+            }
+            None => transaction.remove(&Key::quota(number), now),
+        }
     }
 
     fn lost_tree(&self, top: &InodeRef, dir: &Inode) {

@@ -29,7 +29,7 @@ use super::{CHUNK, Durable, Stored};
 use crate::data::{PAGE, Prepaid};
 use crate::inode::flag;
 use crate::watch::hook;
-use crate::{Errno, FILE_SIZE_MAX, InodeRef};
+use crate::{Errno, FILE_SIZE_MAX, Inode, InodeRef};
 use sluice_sync::Ref;
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ pub(crate) fn copy_contents(files: &[(&InodeRef, InodeRef)]) -> Result<(), Errno
                     together.push((durable, pair))
                 }
             }
-            _ => copy.data.copy_whole(&*copy.shared, &*original.contents(0..u64::MAX)?)?,
+            _ => copy.data.copy_whole(&**copy, &*original.contents(0..u64::MAX)?)?,
         }
     }
     match together.first() {
@@ -92,6 +92,31 @@ fn share_together<'p, 'i: 'p>(
     }
 }
 
+impl Inode {
+    /// Whether a write to `bytes`, which are in memory, takes room although the file has these pages: another file has the extent, too, and
+    /// keeps it. Called outside of any [`Section`].
+    pub(super) fn is_shared_in(&self, durable: &Durable, bytes: &Range<u64>) -> bool {
+        let Some(stored) = self.stored() else { return false };
+        let mut chunks = bytes.start / CHUNK..bytes.end.div_ceil(CHUNK);
+        let is_written = |chunk: u64| {
+            let part = bytes.start.max(chunk * CHUNK)..bytes.end.min((chunk + 1) * CHUNK);
+            !self.data.is_unwritten(&part)
+        };
+        chunks.any(|chunk| {
+            let place = {
+                let kept = stored.kept.lock();
+                if kept.borrowed.count(&(chunk..chunk + 1)) > 0 {
+                    return is_written(chunk);
+                }
+                kept.extents.get(&chunk).map(|held| held.extent.place())
+            };
+            let owners = &durable.pending.owners;
+            let may_be = |place| owners.are_borrowed() || owners.are_several(place, &durable.store);
+            place.is_some_and(may_be) && is_written(chunk)
+        })
+    }
+}
+
 impl Pair<'_> {
     fn share(&self, durable: &Durable) -> Result<(), Errno> {
         let Pair { original, stored, .. } = *self;
@@ -112,7 +137,7 @@ impl Pair<'_> {
 
     /// All is in memory, and in no extent.
     fn copy_pages(&self) -> Result<(), Errno> {
-        self.copy.data.copy_whole(&*self.original.shared, &self.original.all_contents())
+        self.copy.data.copy_whole(&**self.copy, &self.original.all_contents())
     }
 
     /// No section is open that changes the original, and what is in memory stays there.
@@ -279,7 +304,11 @@ impl Sharing<'_> {
         let absent: u64 = lent.iter().map(|lent| u64::from(lent.absent.count_ones())).sum();
         // Space is reserved first, so that a lack of space never cuts a chunk.
         let most = (bytes.end - bytes.start).div_ceil(PAGE) + 1;
-        let Ok(space) = Prepaid::new(&*target.shared, most.min(source.data.pages())) else { return Ok(None) };
+        let most = most.min(source.data.pages());
+        if !target.has_quota_for(most) {
+            return Ok(None);
+        }
+        let Ok(space) = Prepaid::new(&**target, most) else { return Ok(None) };
         if absent > 0 {
             // Before the first of these pages is missing: see evict().
             stored.kept.lock().is_known = true;
@@ -296,7 +325,7 @@ impl Sharing<'_> {
         if is_whole {
             shared.extend(lent.iter().map(|lent| lent.chunk));
             let gone = stored.borrow(lent, &to_chunks, &self.durable.pending);
-            target.data.forget(&*target.shared, gone);
+            target.data.forget(&**target, gone);
             target.data.adopt(&space, absent);
         }
         if stored.kept.lock().absent.is_empty() {

@@ -6,10 +6,14 @@ use super::crash_calls_tests::Call::{self, *};
 use super::crash_tests::{begin, run, shared};
 use super::mutant::Mutant;
 use super::tests::{counted, options, pattern};
-use crate::{Cred, Fs, NewInode, NewKind, OpenFlags, Options, Superblock};
+use crate::{Cred, Errno, FallocateMode, Fs, NewInode, NewKind, OpenFlags, Options, Superblock};
 use sluice_store::disk::crash::{CrashDisk, Survivors};
+use sluice_store::disk::{Disk, DiskFile};
 use sluice_store::{Gravity, Report};
+use sluice_sync::Arc;
+use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::face::HOSTS_SHARE;
+use std::io;
 
 /// The last chunk stands in its record.
 const LEN: usize = 40 * 65_536 + 3_000;
@@ -32,6 +36,82 @@ pub(super) fn live(fs: &Fs) -> u64 {
 
 pub(super) fn check(disk: &CrashDisk) -> Report {
     Superblock::check_store(shared(disk), &mut |_| ()).expect("it can be looked at")
+}
+
+/// A disk that says how much room it has.
+#[derive(Debug, Clone)]
+struct SmallDisk {
+    below: CrashDisk,
+    free: Arc<AtomicU64>,
+}
+
+impl Disk for SmallDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.below.open(name)
+    }
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        self.below.create(name, len)
+    }
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.below.names()
+    }
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.free.load(Ordering::SeqCst))
+    }
+    fn sync_names(&self) -> io::Result<()> {
+        self.below.sync_names()
+    }
+}
+
+#[test]
+fn a_write_to_shared_bytes_leaves_the_room_that_is_held_back_for_another_file() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const PAGE: i64 = 4096;
+    let disk = SmallDisk { below: CrashDisk::new(), free: Arc::new(AtomicU64::new(1 << 30)) };
+    let made = Superblock::create_on(Arc::from(Box::new(disk.clone()) as Box<dyn Disk>), options());
+    let fs = Fs::with_superblock(made.expect("an empty disk"));
+    for name in ["/original", "/own"] {
+        fs.write(name, pattern(0, LEN)).expect("room");
+    }
+    fs.sync().expect("the disk works");
+    fs.clone_tree("/original", "/clone").expect("room");
+    let process = fs.process(Cred::root());
+    let open = |name| process.open(name, OpenFlags::RDWR | OpenFlags::CREAT, 0o644).expect("room");
+    let [original, clone, own, reserved] = ["/original", "/clone", "/own", "/reserved"].map(open);
+    let store = &fs.superblock().root().shared.durable().expect("a store").store;
+    let pages = (store.room_bytes().expect("it tells") / (4096 + 256)) as i64;
+    process.fallocate(reserved, FallocateMode::empty(), 0, pages * PAGE).expect("room");
+    let write = |fd, page: i64| process.pwrite(fd, &[9; PAGE as usize], page * PAGE);
+    // One block less than is held back, and nothing may grow.
+    let lose_a_block = || {
+        disk.free.fetch_sub(4096 + 256, Ordering::SeqCst);
+        store.hold_back_anyway(0);
+    };
+    for is_pushed in [false, true] {
+        lose_a_block();
+        let taken: Vec<_> = (0..40).map(|chunk| write(clone, 16 * chunk)).collect();
+        assert_eq!(taken, [Err(Errno::ENOSPC); 40], "the clone, pushed: {is_pushed}");
+        let taken: Vec<_> = (0..40).map(|chunk| write(original, 16 * chunk)).collect();
+        assert_eq!(taken, [Err(Errno::ENOSPC); 40], "the original, pushed: {is_pushed}");
+        assert_eq!(write(own, 3), Ok(PAGE as usize));
+        assert_eq!(write(reserved, 3), Ok(PAGE as usize));
+        fs.sync().expect("the disk works");
+    }
+    for file in ["/original", "/own", "/clone"] {
+        assert_eq!(fs.read(file).expect("the disk works").len(), LEN);
+    }
+    // The clone is alone with its bytes again.
+    fs.remove_file("/original").expect("a deletion goes on");
+    process.close(original).expect("it is open");
+    fs.superblock().settle();
+    fs.sync().expect("the disk works");
+    lose_a_block();
+    assert_eq!(write(clone, 700), Err(Errno::ENOSPC), "behind the end");
+    assert_eq!(write(clone, 16), Ok(PAGE as usize));
+    fs.sync().expect("the disk works");
+    assert!(fs.superblock().check_idle().is_clean(), "{}", fs.superblock().check_idle());
 }
 
 #[test]

@@ -48,6 +48,38 @@ fn a_snapshot_is_durable_and_read_only_when_it_was_taken() {
 }
 
 #[test]
+fn a_copy_knows_of_which_file_it_is_one_also_after_a_restart() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let (disk, fs) = with_tree();
+    let origin = |fs: &Fs, path: &str| {
+        let root = fs.superblock().root().clone();
+        let names = path.split('/').filter(|name| !name.is_empty());
+        let found = names.fold(root, |dir, name| dir.look_up(name.as_bytes()).expect("it is there"));
+        (found.ino(), found.origin())
+    };
+    let (number, own) = origin(&fs, "/d/f");
+    assert_eq!(own, Some(number));
+    fs.superblock().take_snapshot(b"one").expect("room");
+    fs.clone_tree("/d", "/clone").expect("room");
+    fs.superblock().restore_snapshot(b"one", b"d/f").expect("it is there");
+    fs.sync().expect("the disk works");
+    let again = opened(&disk.crash(disk.steps(), Survivors::None), None);
+    for fs in [&fs, &again] {
+        let (copy, was) = origin(fs, "/.snapshots/one/d/f");
+        assert_eq!((was, origin(fs, "/.snapshots/one/d/e/g")), (Some(number), (copy, was)));
+        let (clone, its) = origin(fs, "/clone/f");
+        assert_eq!((its, clone == number), (Some(clone), false));
+        let (restored, its) = origin(fs, "/d/f");
+        assert_eq!((its, restored == number), (Some(number), false));
+    }
+    // The second snapshot has the same number for the file that came back.
+    again.superblock().take_snapshot(b"two").expect("room");
+    assert_eq!(origin(&again, "/.snapshots/two/d/f").1, Some(number));
+}
+
+#[test]
 fn after_a_crash_at_each_step_of_a_deletion_the_snapshot_is_whole_or_gone_and_the_room_is_free() {
     if !HOSTS_SHARE {
         return;

@@ -13,7 +13,7 @@ use crate::{Access, Caps, Cred, Errno, Inode, InodeFlags, InodeRef};
 pub struct SetAttr {
     /// Permission, set-ID and sticky bits.
     pub mode: Option<u32>,
-    /// Owner. Present owner and group clear set-ID bits, also when they change nothing.
+    /// Owner. Present owner and group clear set-ID bits and the file capability, also when they change nothing.
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
@@ -21,11 +21,15 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// This is a `chown`: clear set-ID bits even when neither owner nor group is given.
+    /// This is a `chown`: clear set-ID bits and the file capability even when neither owner nor group is given.
     pub chown: bool,
 }
 
 impl SetAttr {
+    fn is_chown(&self) -> bool {
+        self.chown || self.uid.is_some() || self.gid.is_some()
+    }
+
     /// The flags of a file that forbid this change.
     fn forbidden_by(&self) -> InodeFlags {
         let is_touch = [self.atime, self.mtime] == [Some(SetTime::Now); 2];
@@ -58,8 +62,7 @@ impl Inode {
         cred: &Cred,
         change: &SetAttr,
     ) -> Result<Option<u32>, Errno> {
-        let is_chown = change.chown || change.uid.is_some() || change.gid.is_some();
-        let cleared = if is_chown && !self.is_dir() { attr.set_id_bits_to_clear(cred) } else { 0 };
+        let cleared = if change.is_chown() && !self.is_dir() { attr.set_id_bits_to_clear(cred) } else { 0 };
         let owner = attr.uid == cred.uid;
         if let Some(uid) = change.uid
             && !(owner && uid == attr.uid)
@@ -129,6 +132,9 @@ impl InodeRef {
                 }
                 Ok(())
             })?;
+            if change.is_chown() && !self.is_dir() {
+                self.drop_capability(section);
+            }
             let now = Timestamp::now();
             let instant = |time: SetTime| match time {
                 SetTime::Now => now,

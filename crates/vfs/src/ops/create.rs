@@ -185,7 +185,7 @@ impl InodeRef {
             |entry: &mut LockedEntry<'_, InodeRef>| self.create_locked(cred, name, entry, new, put_down);
         match names.try_with_locked(hash, name, create) {
             // There may be room after others have let go.
-            None | Some(Err(Errno::ENOSPC)) => Err(WouldWait),
+            None | Some(Err(Errno::ENOSPC | Errno::EDQUOT)) => Err(WouldWait),
             Some(created) => {
                 // A delegation may have been taken meanwhile: to tell is enough.
                 let _ = break_all(cred, &[self], false);
@@ -234,7 +234,7 @@ impl InodeRef {
     /// Gives `target` the further name `name` in this directory.
     ///
     /// # Errors
-    /// `EEXIST`; `EXDEV` (another file system); `EPERM` (a directory, or it is immutable or append-only); `ENOENT` (the file lost its last
+    /// `EEXIST`; `EXDEV` (another file system, another quota); `EDQUOT`; `EPERM` (a directory, or it is immutable or append-only); `ENOENT` (the file lost its last
     /// name, or the directory was removed); `EMLINK`; `EACCES`.
     pub fn link(&self, cred: &Cred, name: &[u8], target: &InodeRef) -> Result<(), Errno> {
         self.as_dir()?;
@@ -258,7 +258,7 @@ impl InodeRef {
                 let room = entry.room().ok_or(Errno::EEXIST)?;
                 self.may_change_names(cred)?;
                 target.check_not(InodeFlags::FIXED)?;
-                target.links.add()?;
+                target.add_link_in(self)?;
                 self.name_changes(name, None);
                 target.touch_ctime();
                 room.fill(target.clone(), target.weight()).map_err(|_| {
@@ -329,8 +329,9 @@ impl InodeRef {
             mode |= S_ISGID;
         }
         let nlink = if is_dir { 2 } else { 1 };
-        let init = InodeInit { file_type, mode, uid: cred.uid, gid, nlink, born: Timestamp::now() };
-        let inode = Inode::make(&self.shared, init, body)?;
+        let init =
+            InodeInit { file_type, mode, uid: cred.uid, gid, nlink, origin: 0, born: Timestamp::now() };
+        let inode = Inode::make(&self.shared, self.quota_below(), init, body)?;
         inode.put_flags(self.flags() & InodeFlags::INHERITED);
         if let Some(inherited) = acls {
             inode.change_acls(|_, acls| {

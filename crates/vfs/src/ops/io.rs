@@ -43,13 +43,10 @@ impl InodeRef {
         Ok(read)
     }
 
-    /// First read, then written: the order shows when both are one file.
-    fn note_copy(&self, cred: &Cred, to: &Inode, copied: u64, update_atime: bool) {
+    /// `copied` bytes were read for a copy. Called before the copy counts as written: the order shows when both are one file.
+    fn note_read(&self, copied: u64, update_atime: bool) {
         if copied > 0 && update_atime {
             self.touch_atime();
-        }
-        if copied > 0 {
-            to.contents_changed(cred);
         }
     }
 
@@ -148,8 +145,12 @@ impl InodeRef {
                 held = again()?;
                 continue;
             }
-            let ContentsChange { result, bytes, told: (offset, len), has_only_grown } = change(&held)?;
+            let ContentsChange { result, bytes, told: (offset, len), has_only_grown, is_collected } =
+                change(&held)?;
             if !bytes.is_empty() {
+                if !is_collected {
+                    self.contents_changed(cred, &section);
+                }
                 if has_only_grown {
                     section.grown(self, bytes.start);
                 } else {
@@ -178,7 +179,11 @@ impl InodeRef {
         let Some(changing) = self.shared.begin_in_memory() else {
             return self.write_put_down(cred, needs, data, write);
         };
-        let ContentsChange { result, bytes, told: (offset, len), .. } = write(self.data()?, data)?;
+        let ContentsChange { result, bytes, told: (offset, len), is_collected, .. } =
+            write(self.data()?, data)?;
+        if !bytes.is_empty() && !is_collected {
+            self.contents_changed(cred, &Section::none());
+        }
         drop(changing);
         if !bytes.is_empty() {
             self.notify_data(cred, offset, len);
@@ -203,7 +208,7 @@ impl InodeRef {
         self.change_contents(cred, contents, again, |contents| write(contents, data))
     }
 
-    /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them.
+    /// Writes `data` at `offset`, growing the file as needed. Set-ID bits go unless `cred` may keep them, a file capability always.
     ///
     /// # Errors
     /// `EISDIR`, `EINVAL` (not a regular file), `EFBIG`, `ENOSPC` when nothing at all could be written.
@@ -211,24 +216,21 @@ impl InodeRef {
         self.write_back_caches(cred.via, offset..offset.saturating_add(data.len() as u64));
         let needs = offset..offset.saturating_add(data.len() as u64);
         self.write_contents(cred, needs, data, |contents, data| {
-            let written = contents.write(&*self.shared, offset, data)?;
-            if written > 0 {
-                self.contents_changed(cred);
-            }
+            let written = contents.write(&**self, offset, data)?;
             Ok(ContentsChange::at(offset, written, written))
         })
     }
 
-    /// As [`write_at`](Self::write_at), for a cache above that collected the writes and keeps the times itself: times
-    /// and set-ID bits stay as they are.
+    /// As [`write_at`](Self::write_at), for a cache above that collected the writes and keeps the times itself: times,
+    /// set-ID bits and a file capability stay as they are.
     ///
     /// # Errors
     /// Errors of [`InodeRef::write_at`].
     pub fn write_back(&self, cred: &Cred, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let needs = offset..offset.saturating_add(data.len() as u64);
         self.write_contents(cred, needs, data, |contents, data| {
-            let written = contents.write(&*self.shared, offset, data)?;
-            Ok(ContentsChange::at(offset, written, written))
+            let written = contents.write(&**self, offset, data)?;
+            Ok(ContentsChange { is_collected: true, ..ContentsChange::at(offset, written, written) })
         })
     }
 
@@ -247,12 +249,13 @@ impl InodeRef {
     ) -> Result<(), Errno> {
         let needs = offset..offset.saturating_add(data.len() as u64);
         self.write_contents(cred, needs, data, |contents, data| {
-            let written = contents.write_within(&*self.shared, offset, data)?;
+            let written = contents.write_within(&**self, offset, data)?;
             if written > 0 && moves_times {
                 self.touch_mtime();
             }
             Ok(ContentsChange {
                 told: (offset, data.len() as u64),
+                is_collected: true,
                 ..ContentsChange::at(offset, written, ())
             })
         })
@@ -267,10 +270,7 @@ impl InodeRef {
         self.write_back_caches(cred.via, self.size()..u64::MAX);
         let needs = self.size().saturating_sub(1)..u64::MAX;
         self.write_contents(cred, needs, data, |contents, data| {
-            let (offset, written) = contents.append(&*self.shared, data)?;
-            if written > 0 {
-                self.contents_changed(cred);
-            }
+            let (offset, written) = contents.append(&**self, data)?;
             Ok(ContentsChange::at(offset, written, (offset, written)))
         })
     }
@@ -292,11 +292,11 @@ impl InodeRef {
             Ok((self.before_discard(), contents))
         };
         self.change_contents(cred, hold()?, hold, |(alone, contents)| {
-            let has_released = contents.resize(&*self.shared, size)?;
+            let has_released = contents.resize(&**self, size)?;
             self.discarded(size..u64::MAX, alone);
-            self.contents_changed(cred);
             let has_only_grown = !has_released && alone.is_none();
-            Ok(ContentsChange { result: (), bytes: size..u64::MAX, told: (0, 0), has_only_grown })
+            let bytes = size..u64::MAX;
+            Ok(ContentsChange { result: (), bytes, told: (0, 0), has_only_grown, is_collected: false })
         })
     }
 
@@ -328,7 +328,7 @@ impl InodeRef {
         }
         self.write_back_caches(cred.via, offset..u64::MAX);
         let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
-        let space = &*self.shared;
+        let space = &**self;
         // What is moved reaches to the end.
         let changed = offset..if moves { u64::MAX } else { offset + len };
         let punches = matches!(operation, FallocateOperation::Punch);
@@ -354,12 +354,12 @@ impl InodeRef {
                 FallocateOperation::Collapse => data.collapse_range(space, offset, len)?,
                 FallocateOperation::Insert => data.insert_range(space, offset, len)?,
             }
-            self.contents_changed(cred);
             Ok(ContentsChange {
                 result: (),
                 bytes: changed.clone(),
                 told: (offset, 0),
                 has_only_grown: false,
+                is_collected: false,
             })
         })
     }
@@ -411,8 +411,8 @@ impl InodeRef {
         }
         let hold = || self.contents_to_copy(bytes.clone(), to, to_offset);
         to.change_contents(cred, hold()?, hold, |[target, source]| {
-            let copied = target.copy_from(&*self.shared, to_offset, source, offset, len)?;
-            self.note_copy(cred, to, copied, update_atime);
+            let copied = target.copy_from(&**to, to_offset, source, offset, len)?;
+            self.note_read(copied, update_atime);
             Ok(ContentsChange::at(to_offset, copied as usize, copied))
         })
     }
@@ -436,7 +436,10 @@ impl InodeRef {
                 continue;
             }
             let Some(copied) = sharing.copy(&section)? else { return Ok(None) };
-            self.note_copy(cred, to, copied, update_atime);
+            self.note_read(copied, update_atime);
+            if copied > 0 {
+                to.contents_changed(cred, &section);
+            }
             drop((section, sharing));
             if copied > 0 {
                 to.notify_data(cred, to_offset, copied);
@@ -455,6 +458,8 @@ struct ContentsChange<R> {
     told: (u64, u64),
     /// None of the contents changed: the file ends at or behind where `bytes` begin.
     has_only_grown: bool,
+    /// A cache above collected the bytes earlier: the attributes of the file are its care.
+    is_collected: bool,
 }
 
 impl<R> ContentsChange<R> {
@@ -462,7 +467,8 @@ impl<R> ContentsChange<R> {
     #[inline]
     fn at(offset: u64, len: usize, result: R) -> ContentsChange<R> {
         let len = len as u64;
-        ContentsChange { result, bytes: offset..offset + len, told: (offset, len), has_only_grown: false }
+        let bytes = offset..offset + len;
+        ContentsChange { result, bytes, told: (offset, len), has_only_grown: false, is_collected: false }
     }
 }
 

@@ -135,7 +135,7 @@ impl Shared {
             };
             match obstacle {
                 // Inodes that lost their last holder may not have been released yet.
-                Obstacle::Failed(Errno::ENOSPC) if !has_settled => {
+                Obstacle::Failed(Errno::ENOSPC | Errno::EDQUOT) if !has_settled => {
                     (tree, has_settled) = (None, true);
                     settle();
                     // A disk that stays full fails the next attempt.

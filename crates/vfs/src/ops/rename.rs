@@ -86,7 +86,7 @@ impl InodeRef {
     /// happens.
     ///
     /// # Errors
-    /// `ENOENT`, `EEXIST` (`NOREPLACE`), `EXDEV` (another file system), `EINVAL` (bad flags; a directory
+    /// `ENOENT`, `EEXIST` (`NOREPLACE`), `EXDEV` (another file system; a directory or a file of several names, and another quota), `EDQUOT`, `EINVAL` (bad flags; a directory
     /// into itself), `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EBUSY` (a mount point), `EACCES`, `EPERM` (sticky),
     /// `ENOSPC` (no inode for a whiteout).
     pub fn rename(
@@ -216,6 +216,11 @@ impl InodeRef {
         }
         let whiteout =
             if flags.contains(RenameFlags::WHITEOUT) { Some(self.new_whiteout(cred)?) } else { None };
+        let had = match self.quota_below() == new_dir.quota_below() {
+            true => None,
+            false if exchange => return Err(Errno::EXDEV.into()),
+            false => source.follow_name(new_dir)?,
+        };
         let rename = |names: &mut LockedPair<'_, InodeRef>| match &whiteout {
             Some(whiteout) => names.rename_leaving(whiteout.clone(), 0),
             None => names.rename(),
@@ -242,7 +247,10 @@ impl InodeRef {
                 }
             }
             None if rename(names) => {}
-            None => return Err(Errno::ENOSPC.into()),
+            None => {
+                had.into_iter().for_each(|had| source.bring_to_quota(had));
+                return Err(Errno::ENOSPC.into());
+            }
         }
         if reshapes {
             source.set_parent(new_dir);

@@ -71,6 +71,8 @@ impl Xattrs {
 
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+/// What a program may do beyond what its caller may: a statement about the contents and the owner, which goes when these change.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// What a name's prefix says about it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -175,7 +177,7 @@ impl Inode {
             Namespace::Trusted => Err(if reading { Errno::ENODATA } else { Errno::EPERM }),
             Namespace::Security if reading => Ok(()),
             Namespace::Security => {
-                let needed = if name == b"security.capability" { Caps::SETFCAP } else { Caps::SYS_ADMIN };
+                let needed = if name == CAPABILITY { Caps::SETFCAP } else { Caps::SYS_ADMIN };
                 if cred.has(needed) { Ok(()) } else { Err(Errno::EPERM) }
             }
             Namespace::User => {
@@ -251,6 +253,17 @@ impl InodeRef {
             self.xattr_changed(section, name);
             Ok(())
         })
+    }
+
+    /// Takes the file capability away, if there is one, in `section`.
+    #[inline]
+    pub(crate) fn drop_capability(&self, section: &Section<'_>) {
+        if self.has(flag::XATTRS)
+            && let Ok(removed) = self.extra().xattrs.lock().remove(CAPABILITY)
+        {
+            self.shared.discharge(removed);
+            self.xattr_changed(section, CAPABILITY);
+        }
     }
 
     /// Attribute `name` changed in `section`.

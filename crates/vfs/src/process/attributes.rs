@@ -1,8 +1,11 @@
 //! Attributes: stat, chmod, chown, times, access, statfs.
 
 use super::{Fd, Process};
+use crate::inode::settle;
 use crate::mount::Location;
-use crate::{Access, AtFlags, Errno, FileType, InodeFlags, SetAttr, SetTime, Stat, StatFs, Statx};
+use crate::{
+    Access, AtFlags, Caps, Errno, FileType, InodeFlags, QuotaUse, SetAttr, SetTime, Stat, StatFs, Statx,
+};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -264,12 +267,36 @@ impl Process {
         })
     }
 
-    /// The state of the file system that holds `path`.
+    /// The state of the file system that holds `path`; in a directory with a quota, that of the quota.
     ///
     /// # Errors
     /// Those of the path walk.
     pub fn statfs(&self, path: impl AsRef<Path>) -> Result<StatFs, Errno> {
-        Ok(self.resolve(Fd::CWD, path.as_ref(), true)?.mount.superblock.statfs())
+        Ok(self.resolve(Fd::CWD, path.as_ref(), true)?.inode.statfs())
+    }
+
+    /// The quota for which the file at `path` counts, if there is one. Releases what has lost its last user first, so it is exact.
+    ///
+    /// # Errors
+    /// Those of the path walk.
+    pub fn quota(&self, path: impl AsRef<Path>) -> Result<Option<QuotaUse>, Errno> {
+        let inode = self.resolve(Fd::CWD, path.as_ref(), true)?.inode;
+        settle();
+        Ok(inode.quota())
+    }
+
+    /// Lets the contents of the directory at `path`, with all that is below it, be `limit` bytes at most; see
+    /// [`InodeRef::set_quota`](crate::InodeRef::set_quota).
+    ///
+    /// # Errors
+    /// `EPERM` unless the caller has `SYS_ADMIN` or owns the root of the file system; `EROFS`; errors of that call and of the path walk.
+    pub fn set_quota(&self, path: impl AsRef<Path>, limit: Option<u64>) -> Result<(), Errno> {
+        let Location { mount, inode } = self.resolve(Fd::CWD, path.as_ref(), true)?;
+        if !self.cred.has(Caps::SYS_ADMIN) && self.cred.uid != mount.superblock.root().stat().uid {
+            return Err(Errno::EPERM);
+        }
+        mount.check_writable()?;
+        inode.set_quota(limit)
     }
 
     /// The state of the file system that holds an open file.
@@ -277,7 +304,7 @@ impl Process {
     /// # Errors
     /// `EBADF`.
     pub fn fstatfs(&self, fd: Fd) -> Result<StatFs, Errno> {
-        Ok(self.file(fd)?.location.mount.superblock.statfs())
+        Ok(self.file(fd)?.location.inode.statfs())
     }
 }
 

@@ -20,6 +20,7 @@ use super::hook;
 use super::journal::{ChangedAttributes, Edit, Image, Journal, Touched};
 use super::names::Slot;
 use crate::inode::{Body, InodeInit};
+use crate::quota::NO_QUOTA;
 use crate::{Errno, FileType, Fs, InodeRef, Options, Superblock};
 use sluice_sync::Arc;
 use sluice_sync::random::Random;
@@ -281,7 +282,7 @@ impl Crash<'_> {
             FileType::Symlink => Body::Symlink(attributes.target.clone()),
             file_type => Body::Special { file_type, rdev: attributes.rdev },
         };
-        let inode = crate::Inode::make(&dir.shared, attributes.init(), body)?;
+        let inode = crate::Inode::make(&dir.shared, NO_QUOTA, attributes.init(), body)?;
         if inode.file_type() == FileType::Regular {
             let (data, space) = (&inode.data, &*dir.shared);
             if let Some(contents) = self.journal.image.contents.get(&ino) {
@@ -315,7 +316,7 @@ impl ChangedAttributes {
     fn init(&self) -> InodeInit {
         let ChangedAttributes { file_type, mode, uid, gid, born, .. } = *self;
         let nlink = if file_type == FileType::Directory { 2 } else { 1 };
-        InodeInit { file_type, mode, uid, gid, nlink, born }
+        InodeInit { file_type, mode, uid, gid, nlink, origin: 0, born }
     }
 
     /// Gives `inode`, which began so, the rest.

@@ -401,8 +401,8 @@ mod tests {
     fn a_rule_that_makes_no_sense_is_refused_with_what_would() {
         for (text, says) in [
             ("write", "CALLS:EFFECT"),
-            ("wrote:EIO", "fsync"),
-            ("write:EWHAT", "ENOSPC"),
+            ("wrote:EIO", "wrote: no such call; there are all, "),
+            ("write:EWHAT", "EWHAT: say short=BYTES, delay=MILLISECONDS or one of "),
             ("write:EIO:nth=0", "from 1"),
             ("write:EIO:now", "path=GLOB"),
             ("write:short=x", "number"),

@@ -49,6 +49,8 @@ pub(crate) mod hook {
     pub(crate) const CRASHES: u8 = 8;
     /// A tree is being copied as of a moment.
     pub(crate) const MOMENT: u8 = 16;
+    /// Nothing has changed since a snapshot that the clock took: the first change clears it.
+    pub(crate) const UNCHANGED: u8 = 32;
 }
 
 /// The state of a file system that is watched.

@@ -1,5 +1,6 @@
 //! The tests of the library's public interface, as one program.
 
+mod capabilities;
 mod clone_tree;
 mod descriptors;
 mod handles;

@@ -82,3 +82,49 @@ fn a_thousand_pairs_of_trees_differ_as_a_comparison_of_all_bytes_says() {
     }
     assert!(found > 5_000, "{found}");
 }
+
+#[test]
+fn a_renamed_file_says_where_it_was() {
+    let fs = Fs::new();
+    for dir in ["/dir/below", "/gone"] {
+        fs.create_dir_all(dir).expect("room");
+    }
+    for file in ["/a", "/b", "/dir/below/c", "/gone/d", "/linked", "/over", "/under"] {
+        fs.write(file, file).expect("room");
+    }
+    fs.hard_link("/linked", "/dir/linked").expect("room");
+    fs.superblock().take_snapshot(b"one").expect("room");
+    for (from, to) in [("/a", "/x"), ("/b", "/a"), ("/x", "/b"), ("/gone/d", "/d"), ("/over", "/under")] {
+        fs.rename(from, to).expect("it is there");
+    }
+    fs.rename("/dir", "/renamed").expect("it is there");
+    fs.remove_dir_all("/gone").expect("it is there");
+    fs.rename("/linked", "/first").expect("it is there");
+    fs.hard_link("/first", "/further").expect("room");
+    fs.write("/new", "new").expect("room");
+    fs.superblock().take_snapshot(b"two").expect("room");
+    let tops =
+        ["one", "two"].map(|name| fs.superblock().snapshot_top(name.as_bytes()).expect("it was taken"));
+    for new in [&tops[1], fs.superblock().root()] {
+        let mut told = Vec::new();
+        sluice_trees::changes(&tops[0], new, &mut |change| {
+            let text = |path: &[u8]| String::from_utf8(path.to_vec()).expect("text");
+            told.extend(change.from.as_deref().map(|from| (change.kind, text(from), text(&change.path))));
+            Ok(())
+        })
+        .expect("both are there");
+        let expected = [
+            (Modified, "b", "a"),
+            (Modified, "a", "b"),
+            (Created, "gone/d", "d"),
+            (Created, "dir/linked", "first"),
+            (Created, "dir/linked", "further"),
+            (Created, "dir", "renamed"),
+            (Created, "dir/below", "renamed/below"),
+            (Created, "dir/below/c", "renamed/below/c"),
+            (Created, "dir/linked", "renamed/linked"),
+            (Modified, "over", "under"),
+        ];
+        assert_eq!(told, expected.map(|(kind, from, to)| (kind, from.into(), to.into())));
+    }
+}

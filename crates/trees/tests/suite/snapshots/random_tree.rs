@@ -2,8 +2,8 @@
 
 use sluice_sync::random::Random;
 use sluice_vfs::{
-    AtFlags, Cred, Errno, FallocateMode, Fd, FileType, Fs, InodeFlags, OpenFlags, Process, SetTime,
-    Timestamp, XattrFlags,
+    AtFlags, Cred, Errno, FallocateMode, Fd, FileType, Fs, InodeFlags, OpenFlags, Process, RenameFlags,
+    SetTime, Timestamp, XattrFlags,
 };
 use std::path::{Path, PathBuf};
 
@@ -47,6 +47,24 @@ impl RandomTree {
                 ) => {}
                 Err(errno) => panic!("{errno}"),
             }
+        }
+    }
+
+    /// Renames so many times, also over others, and exchanges two names.
+    pub(super) fn rename(&mut self, times: u64) {
+        for _ in 0..times {
+            let [from, to] = [self.path(), self.path()];
+            let flags = self.random.pick(&[RenameFlags::empty(), RenameFlags::EXCHANGE]);
+            let (mut from, mut to) = (from, to);
+            if flags.is_empty() && self.random.below(3) == 0 {
+                // Away, so that its name can be another's.
+                to = Path::new("/").join(format!("away-{}", self.random.below(4)));
+                if self.random.below(2) == 0 {
+                    std::mem::swap(&mut from, &mut to);
+                }
+            }
+            // Most lead nowhere, or are not empty.
+            let _ = self.process.renameat2(Fd::CWD, from, Fd::CWD, to, flags);
         }
     }
 

@@ -5,22 +5,22 @@ use super::tree_facts::of_snapshot;
 use sluice_store::Store;
 use sluice_sync::random::Random;
 use sluice_trees::{receive, send};
-use sluice_vfs::{Cred, FileType, Fs, InodeFlags, OpenFlags, Options, Superblock};
+use sluice_vfs::{Cred, FallocateMode, FileType, Fs, InodeFlags, OpenFlags, Options, Superblock, XattrFlags};
 use std::io::{self, ErrorKind, Write};
 
 /// A file system over a store in memory.
-fn over_store() -> Fs {
+pub(super) fn over_store() -> Fs {
     let store = Store::in_memory(Options::default().store.background(false)).expect("memory");
     Fs::create_in(store, Options::default()).expect("an empty store")
 }
 
-fn stream(from: &Superblock, name: &str, since: Option<&str>) -> Vec<u8> {
+pub(super) fn stream(from: &Superblock, name: &str, since: Option<&str>) -> Vec<u8> {
     let mut stream = Vec::new();
-    send(from, name.as_bytes(), since.map(str::as_bytes), &mut stream).expect("it is there");
+    send(from, name.as_bytes(), since.map(str::as_bytes), None, &mut stream).expect("it is there");
     stream
 }
 
-fn take(fs: &Fs, name: &str) {
+pub(super) fn take(fs: &Fs, name: &str) {
     fs.superblock().take_snapshot(name.as_bytes()).expect("room");
 }
 
@@ -30,12 +30,14 @@ fn names(fs: &Fs) -> Vec<String> {
 }
 
 /// Checks that `stream` is refused, with one line, and that `fs` has the snapshots that it had.
-fn is_refused(fs: &Fs, stream: &[u8]) -> String {
+pub(super) fn is_refused(fs: &Fs, stream: &[u8]) -> String {
     // The directory of the snapshots stays.
     drop(fs.superblock().begin_snapshot(None));
     let (before, inodes) = (names(fs), live(fs));
     let error = receive(fs.superblock(), stream).expect_err("it is wrong");
     assert_eq!(names(fs), before, "{error}");
+    // What had come goes.
+    drop(fs.superblock().begin_snapshot(None));
     assert_eq!(live(fs), inodes, "{error}");
     let line = error.to_string();
     assert!(!line.contains('\n') && !line.is_empty(), "{line}");
@@ -43,13 +45,13 @@ fn is_refused(fs: &Fs, stream: &[u8]) -> String {
 }
 
 /// How many inodes there are.
-fn live(fs: &Fs) -> u64 {
+pub(super) fn live(fs: &Fs) -> u64 {
     fs.settle();
     fs.superblock().live_inodes()
 }
 
-#[test]
-fn a_hundred_generations_that_are_sent_one_after_the_other_arrive_as_they_were() {
+/// Sends a hundred generations of a tree that `change` changes, one after the other, and checks that each arrives as it was.
+fn sends_a_hundred_generations(change: fn(&mut RandomTree, u64)) {
     for (seed, from, to) in [(1, Fs::new(), over_store()), (2, over_store(), Fs::new())] {
         let mut tree = RandomTree::new(&from, seed);
         tree.change(300);
@@ -72,13 +74,26 @@ fn a_hundred_generations_that_are_sent_one_after_the_other_arrive_as_they_were()
                     to.superblock().drop_snapshot(before.as_bytes()).expect("it is there");
                 }
             }
-            tree.change(1 + generation % 40);
+            change(&mut tree, generation);
         }
         for fs in [&from, &to] {
             fs.settle();
             assert!(fs.check().is_clean(), "{}", fs.check());
         }
     }
+}
+
+#[test]
+fn a_hundred_generations_that_are_sent_one_after_the_other_arrive_as_they_were() {
+    sends_a_hundred_generations(|tree, generation| tree.change(1 + generation % 40));
+}
+
+#[test]
+fn a_hundred_generations_of_renames_arrive_as_they_were() {
+    sends_a_hundred_generations(|tree, generation| {
+        tree.rename(1 + generation % 30);
+        tree.change(generation % 3);
+    });
 }
 
 /// Two snapshots, and the streams of the first one and of what changed since.
@@ -102,7 +117,7 @@ fn a_stream_that_is_cut_anywhere_is_refused_and_can_be_received_again() {
     let cut = |to: &Fs, stream: &[u8], random: &mut Random| {
         for at in (0..60).chain((0..60).map(|_| random.below(stream.len() as u64) as usize)) {
             let line = is_refused(to, &stream[..at.min(stream.len() - 1)]);
-            assert!(line.contains("cut off"), "{at}: {line}");
+            assert_eq!(line, "the stream was cut off: send it again", "{at}");
         }
     };
     cut(&to, &whole, &mut random);
@@ -110,6 +125,42 @@ fn a_stream_that_is_cut_anywhere_is_refused_and_can_be_received_again() {
     cut(&to, &changes, &mut random);
     receive(to.superblock(), &*changes).expect("it is whole");
     assert_eq!(names(&to), ["one", "two"]);
+}
+
+#[test]
+fn a_stream_of_an_earlier_version_is_received() {
+    let from = Fs::new();
+    from.write("/a", "text").expect("room");
+    take(&from, "one");
+    let mut older = stream(from.superblock(), "one", None);
+    // Without the second frame, and with checksums that fit.
+    let frames = frames_of(&older);
+    assert_eq!(frames[1][0], b'Y');
+    older.truncate(12);
+    older[8] = 1;
+    let mut crc = crc32c::crc32c(&older);
+    for frame in frames.iter().enumerate().filter(|(at, _)| *at != 1).map(|(_, frame)| frame) {
+        let len = (frame.len() as u32).to_le_bytes();
+        let head = crc32c::crc32c_append(crc32c::crc32c(&crc.to_le_bytes()), &len);
+        crc = crc32c::crc32c_append(head, frame);
+        older.extend_from_slice(&len);
+        older.extend_from_slice(&crc.to_le_bytes());
+        older.extend_from_slice(frame);
+    }
+    let to = Fs::new();
+    assert!(!is_refused(&to, &older[..older.len() - 1]).contains("--resume"), "it has no identity");
+    receive(to.superblock(), &*older).expect("it is whole");
+    assert_eq!(to.read_to_string("/.snapshots/one/a"), Ok("text".into()));
+}
+
+fn frames_of(stream: &[u8]) -> Vec<Vec<u8>> {
+    let (mut frames, mut at) = (Vec::new(), 12);
+    while at < stream.len() {
+        let len = u32::from_le_bytes(stream[at..at + 4].try_into().expect("four bytes")) as usize;
+        frames.push(stream[at + 8..at + 8 + len].to_vec());
+        at += 8 + len;
+    }
+    frames
 }
 
 #[test]
@@ -149,7 +200,7 @@ fn parts_that_come_twice_are_missing_or_are_in_another_order_are_refused() {
     }
     is_refused(&to, &[&*whole, &*whole].concat());
     is_refused(&to, &[&*whole, &*changes].concat());
-    is_refused(&to, &[&*whole, b"x"].concat());
+    assert_eq!(is_refused(&to, &[&*whole, b"x"].concat()), "bytes follow the end of the stream");
 }
 
 #[test]
@@ -157,7 +208,8 @@ fn what_goes_on_from_another_snapshot_is_refused() {
     let (from, whole, changes) = two_snapshots();
     let to = Fs::new();
     let line = is_refused(&to, &changes);
-    assert!(line.contains("snapshot one is not here"), "{line}");
+    assert!(line.contains("snapshot one "), "{line}");
+    assert!(line.contains("is not here, and the stream goes on from it"), "{line}");
     // One of the same name, that is not the same.
     RandomTree::new(&to, 8).change(50);
     take(&to, "one");
@@ -174,7 +226,7 @@ fn what_goes_on_from_another_snapshot_is_refused() {
     tree.change(1);
     take(&from, "three");
     from.superblock().drop_snapshot(b"one").expect("it is there");
-    assert!(send(from.superblock(), b"two", Some(b"one"), io::sink()).is_err());
+    assert!(send(from.superblock(), b"two", Some(b"one"), None, io::sink()).is_err());
     receive(to.superblock(), &*changes).expect("it fits");
     receive(to.superblock(), &*stream(from.superblock(), "three", Some("two"))).expect("it fits");
     assert_eq!(names(&to), ["one", "three", "two"]);
@@ -191,14 +243,15 @@ fn what_is_no_stream_is_refused() {
         is_refused(&to, &headed);
     }
     let mut newer = stream_head();
-    newer[8] = 2;
+    newer[8] = 3;
     assert!(is_refused(&to, &newer).contains("newer sluice"));
     // A frame says that it is four gigabytes long.
-    is_refused(&to, &[&stream_head(), &[0xff; 8][..]].concat());
+    let line = is_refused(&to, &[&stream_head(), &[0xff; 8][..]].concat());
+    assert!(line.contains("the stream is damaged, or put together wrongly"), "{line}");
 }
 
 fn stream_head() -> Vec<u8> {
-    b"sluicesn\x01\0\0\0".to_vec()
+    b"sluicesn\x02\0\0\0".to_vec()
 }
 
 #[test]
@@ -226,7 +279,7 @@ fn a_reader_that_leaves_is_told_by_its_error() {
     }
     let (from, whole, _) = two_snapshots();
     for room in [0, 12, 100, whole.len() - 1] {
-        let error = send(from.superblock(), b"one", None, Leaving(room)).expect_err("nobody reads");
+        let error = send(from.superblock(), b"one", None, None, Leaving(room)).expect_err("nobody reads");
         assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
     }
 }
@@ -316,6 +369,38 @@ fn files_that_may_not_be_changed_arrive_and_change() {
     fs.write("/fixed/file", "two").expect("it may change");
     fs.write("/fixed/new", "new").expect("it may change");
     set(InodeFlags::IMMUTABLE);
+    take(&fs, "two");
+    let to = over_store();
+    for (name, since) in [("one", None), ("two", Some("one"))] {
+        receive(to.superblock(), &*stream(fs.superblock(), name, since)).expect("it is whole");
+        assert!(of_snapshot(fs.superblock(), name) == of_snapshot(to.superblock(), name), "{name}");
+    }
+}
+
+#[test]
+fn a_file_capability_that_stays_the_same_arrives_with_other_contents_and_another_owner() {
+    let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let fs = Fs::new();
+    let root = fs.process(Cred::root());
+    let names = ["/contents", "/size", "/hole", "/owner", "/mode", "/same", "/linked"];
+    let set = || {
+        for name in names {
+            root.setxattr(name, b"security.capability", &value, XattrFlags::empty()).expect("root may");
+        }
+    };
+    names.iter().for_each(|name| fs.write(name, vec![7; 100_000]).expect("room"));
+    fs.hard_link("/linked", "/second").expect("room");
+    set();
+    take(&fs, "one");
+    let fd = root.open("/hole", OpenFlags::WRONLY, 0).expect("it is there");
+    let punch = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+    fs.write("/contents", vec![8; 100_000]).expect("room");
+    fs.append("/linked", "more").expect("room");
+    root.truncate("/size", 5).expect("root may");
+    root.fallocate(fd, punch, 0, 65_536).expect("room");
+    root.chown("/owner", Some(5), None).expect("root may");
+    root.chmod("/mode", 0o711).expect("root may");
+    set();
     take(&fs, "two");
     let to = over_store();
     for (name, since) in [("one", None), ("two", Some("one"))] {

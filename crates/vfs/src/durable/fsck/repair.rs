@@ -4,6 +4,7 @@ use super::{CheckedTree, Fix, LOST_AND_FOUND, judged};
 use crate::durable::keys::Key;
 use crate::durable::owners;
 use crate::durable::record::{self, InodeRecord};
+use crate::quota::NO_QUOTA;
 use crate::superblock::ROOT_INO;
 use crate::{FileType, InodeFlags, Superblock, Timestamp};
 use sluice_store::disk::Disk;
@@ -84,6 +85,13 @@ impl CheckedTree {
                 let value = owners::encode(u32::try_from(owners).unwrap_or(u32::MAX), bytes);
                 self.change(store, &Key::owners(place), (owners > 1).then_some(&value[..]))
             }
+            Fix::Quota(ino, number) => {
+                let key = Key::inode(ino);
+                let Some(value) = store.get(&key)? else { return Ok(()) };
+                let Some(record) = InodeRecord::decode_head(&value) else { return Ok(()) };
+                let value = InodeRecord { quota: number, ..record }.encode();
+                self.change(store, &key, Some(&value))
+            }
             Fix::Adopt(ino) => {
                 let dir = self.lost_and_found(store)?;
                 let Some(node) = self.node_mut(ino) else { return Ok(()) };
@@ -132,6 +140,8 @@ impl CheckedTree {
             mtime: then,
             ctime: then,
             born: then,
+            origin: 0,
+            quota: NO_QUOTA,
             tail: &[],
         };
         self.mend(store, Fix::Numbers(ino + 1))?;
