@@ -175,20 +175,28 @@ pub(crate) fn bucket_unlocked(
     unlocked.map_err(failure(store))
 }
 
-/// Refuses a `key` that does not open the store at `store`, which somebody may have open, and none for an encrypted one.
+/// Refuses a `key` that does not open the store at `store`, which somebody may have open, and none for an encrypted one. Other troubles with
+/// the store are met, and said, when it is opened.
 pub(crate) fn refuse_wrong_key(store: &Path, key: Option<&StoreKey>) -> Result<()> {
-    let opens = match (bucket::at(store).map_err(failure(store))?, key) {
+    let opens = || match (bucket::at(store)?, key) {
         (Some(bucket), Some(key)) => bucket::unlocked(&bucket, key).map(drop),
         (Some(bucket), None) if bucket::is_encrypted(&bucket) => Err(StoreError::Locked),
-        (None, Some(key)) => {
-            HostDisk::unlocked(store).and_then(|disk| Store::unlock(Arc::new(disk), key)).map(drop)
-        }
-        (None, None) => HostDisk::unlocked(store)
-            .and_then(|disk| Store::info(&disk))
-            .and_then(|info| info.key_id.map_or(Ok(()), |_| Err(StoreError::Locked))),
         (Some(_), None) => Ok(()),
+        (None, Some(key)) => Store::unlock(Arc::new(HostDisk::unlocked(store)?), key).map(drop),
+        (None, None) => match Store::info(&HostDisk::unlocked(store)?)?.key_id {
+            Some(_) => Err(StoreError::Locked),
+            None => Ok(()),
+        },
     };
-    opens.map_err(failure(store))
+    match opens() {
+        Err(
+            error @ (StoreError::Locked
+            | StoreError::WrongKey
+            | StoreError::NotEncrypted
+            | StoreError::BadKey(_)),
+        ) => Err(failure(store)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// The disk with the store at `store`, unlocked with the key of `source`, or of a person, if it is encrypted.

@@ -10,6 +10,7 @@ pub(crate) struct QuotaArgs {
     /// A directory of a mount
     pub(crate) dir: PathBuf,
     /// The most bytes that it may hold with all that is below it, such as 10G; `none` takes the quota away
+    #[arg(allow_negative_numbers = true)]
     pub(crate) size: Option<String>,
 }
 
