@@ -141,7 +141,7 @@ fn a_compressed_store_has_smaller_objects_whoever_opens_it() {
     drop(world);
     let bucket = Bucket::over(objects.clone());
     let info = bucket.info().expect("a store");
-    assert_eq!((info.is_compressed, info.version), (true, 11));
+    assert_eq!((info.is_compressed, info.version), (true, 12));
     // A store of another kind is not in its place, however empty it is.
     assert!(matches!(bucket.create(quiet()), Err(StoreError::Exists)));
     let mut world = World::of(bucket.open(Claim::Epoch(9), quiet()).expect("it was closed"), 100);

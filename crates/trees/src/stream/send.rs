@@ -51,7 +51,8 @@ pub fn send(
     let older = base.as_ref().map(|(_, older)| older);
     let moves = older.map_or(Ok(Moves::default()), |older| Moves::between(older, &top))?;
     let end = digest(&top)?;
-    let identity = identity((name, &top, &end), sum.as_ref().zip(older));
+    let base = sum.as_ref().zip(older).map(|((since, sum), older)| (*since, older, sum));
+    let identity = identity((name, &top, &end), base);
     let out = match resume {
         None => FrameWriter::new(out)?,
         Some(token) => FrameWriter::going_on(out, point(token, identity)?)?,
@@ -67,15 +68,14 @@ pub fn send(
     sender.out.flush()
 }
 
-/// The identity of the stream of this snapshot, with its digest, and of the older one.
-fn identity(
-    (name, top, sum): (&[u8], &InodeRef, &[u8; DIGEST]),
-    base: Option<(&(&[u8], [u8; DIGEST]), &InodeRef)>,
-) -> [u8; IDENTITY] {
+/// A snapshot: its name, its top, its digest.
+type DigestedSnapshot<'s> = (&'s [u8], &'s InodeRef, &'s [u8; DIGEST]);
+
+/// The identity of the stream of `snapshot` since the snapshot `base`.
+fn identity(snapshot: DigestedSnapshot<'_>, base: Option<DigestedSnapshot<'_>>) -> [u8; IDENTITY] {
     // Another version may put orders in another way.
     let mut hash = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION"));
-    let base = base.map(|((name, sum), top)| (*name, top, sum));
-    for (name, top, sum) in [(name, top, sum)].into_iter().chain(base) {
+    for (name, top, sum) in [snapshot].into_iter().chain(base) {
         hash.update((name.len() as u64).to_le_bytes());
         hash.update(name);
         // A snapshot that was deleted and taken again is another one.

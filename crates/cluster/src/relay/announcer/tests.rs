@@ -101,10 +101,14 @@ fn announce_locked_pages(pages: i64, rounds: usize) -> (usize, usize) {
             assert_eq!(heard.recv_timeout(Duration::from_secs(30)), Ok(()), "others wait for it");
         }
     }
-    let mut state = kernel.state.lock();
-    let waited = state.1.len();
-    state.0 = true;
-    drop(state);
+    // A thread that was begun may not have had a CPU yet.
+    let in_kernel = || kernel.state.lock().1.len();
+    let begun = Instant::now();
+    while in_kernel() < THREADS_MAX.min(pages as usize) && begun.elapsed() < Duration::from_secs(30) {
+        thread::sleep(REPEAT_AFTER);
+    }
+    let waited = in_kernel();
+    kernel.state.lock().0 = true;
     kernel.changed.notify_all();
     let begun = Instant::now();
     while !announcer.state.lock().pending.is_empty() {

@@ -50,7 +50,8 @@ fn whatever_changes_places_is_sent_as_names() {
         process.renameat2(Fd::CWD, one, Fd::CWD, other, RenameFlags::EXCHANGE).expect("both are there");
     };
     let rename = |fs: &Fs, from: &str, to: &str| fs.rename(from, to).expect("it is there");
-    let changes: [(&str, &dyn Fn(&Fs)); 14] = [
+    type Change<'c> = (&'c str, &'c dyn Fn(&Fs));
+    let changes: [Change<'_>; 14] = [
         ("to another directory", &|fs| rename(fs, "/a", "/dir/below/a")),
         ("two names", &|fs| exchange(fs, "/a", "/b")),
         ("over another", &|fs| rename(fs, "/a", "/b")),
