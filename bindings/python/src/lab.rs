@@ -36,7 +36,7 @@ impl PyProcess {
         self.fs().superblock().clear_faults();
     }
 
-    /// What is inconsistent in the file system, a line each.
+    /// The inconsistencies of the file system, a line each.
     fn check(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| self.fs().check().findings.iter().map(ToString::to_string).collect())
     }

@@ -133,7 +133,7 @@ impl SealedObjects {
         Ok(found)
     }
 
-    /// The meta of a listed object, as it would be without encryption. One that is damaged is not empty, so that it is read.
+    /// The meta of a listed object, as it would be without encryption. A damaged object is not shown as empty, so that it is read.
     async fn listed(self, mut meta: ObjectMeta) -> ObjectMeta {
         if is_sealed(&meta.location) {
             meta.size = opened_size(meta.size).unwrap_or(1);

@@ -4,6 +4,7 @@ mod cluster;
 #[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
 mod lab;
 mod quota;
+mod streams;
 
 pub(crate) use cluster::{ClusterAction, Watched};
 pub(crate) use {lab::LabCommand, quota::QuotaArgs};
@@ -12,6 +13,7 @@ use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::{ffi::OsString, path::PathBuf};
+use streams::{DIFF_EXAMPLES, EXPORT_EXAMPLES, RECEIVE_EXAMPLES, SEND_EXAMPLES};
 
 /// The command line.
 pub(crate) fn command() -> clap::Command {
@@ -467,32 +469,6 @@ Examples:
   sluice scrub --rate 20M /srv/files             beside other work
   sluice scrub --status --json /srv/files
   systemd-run --on-calendar=weekly sluice scrub /srv/files";
-
-const DIFF_EXAMPLES: &str = "\
-A line for each name: created, removed, modified or attributes (mode, owner, times, extended attributes), the size, and the path from the
-top. Contents that both trees share are not read. A file that was renamed is removed and created.
-
-Examples:
-  sluice diff ~/scratch/.snapshots/monday ~/scratch/.snapshots/tuesday
-  sluice diff --json ~/scratch/.snapshots/monday";
-
-const SEND_EXAMPLES: &str = "\
-With --since, the receiver must have the older snapshot, as it is here. With --resume, give SNAPSHOT and --since as before.
-
-Examples:
-  sluice send ~/scratch/.snapshots/monday | ssh two sluice receive backup
-  sluice send --since monday ~/scratch/.snapshots/tuesday | sluice receive s3://BUCKET/backup";
-
-const RECEIVE_EXAMPLES: &str = "\
-The snapshot gets the name that was sent. It is there when the whole stream has come, and durable when the command returns. Of a stream that is
-cut off or damaged the part before stays until another comes; the error has the token for `sluice send --resume` (again: `receive STORE < /dev/null`).
-
-Examples:
-  sluice mkfs ~/backup; sluice receive ~/backup < monday.stream
-  sluice mount ~/backup ~/b; ls ~/b/.snapshots/monday";
-
-const EXPORT_EXAMPLES: &str = "Example:
-  sluice export ~/scratch/.snapshots/monday | zstd > monday.tar.zst";
 
 const RUN_EXAMPLES: &str = "\
 The command starts in the new, empty file system, finds its place in $SLUICE_MOUNT, and its exit status is that

@@ -51,7 +51,7 @@ enum KeyPlace {
 }
 
 impl KeyPlace {
-    /// The place of `store`, which is in `bucket` if there is one, and a key that opens the store. Whoever gives a wrong one is told so
+    /// The place of `store`, which is in `bucket` if there is one, and a key that opens the store. A wrong key is refused
     /// before a new one is asked for.
     fn changed(store: &Path, bucket: Option<Bucket>, files: &KeyFiles) -> Result<(KeyPlace, StoreKey)> {
         let place = KeyPlace::free(store, bucket).map_err(failure(store))?;

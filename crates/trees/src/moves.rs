@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! Two inodes of two snapshots are one file if they have one [origin](sluice_vfs::Inode::origin). The trees are walked side by side. A name that leads to
-//! the same file in both, in a directory that is the same in both, is *settled*, unless the file has several names. Of all other names the old
-//! ones are collected first, and then those new ones that lead to one of these files.
+//! the same file in both, in a directory that is the same in both, is *settled*, unless the file has several names. All other old
+//! names are collected first, and then the new names that lead to one of these files.
 //!
 //! An origin is a hint: a part of a tree that was restored beside the original gives two files one origin. Such files have no
 //! counterpart, and are told or sent as others are. In a snapshot of an earlier version no file has an origin, and each name is settled.
@@ -162,7 +162,7 @@ impl Moves {
         !self.away.is_empty() && self.away.contains(&PlacedName { dir: dir.ino(), name: name.into() })
     }
 
-    /// What the new inode `ino` goes on from, if it is one of these files.
+    /// The file that the new inode `ino` goes on from, if it is one of these files.
     pub(crate) fn file(&self, ino: u64) -> Option<&MovedFile> {
         self.files.get(&ino)
     }

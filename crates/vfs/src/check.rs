@@ -85,7 +85,7 @@ pub enum Finding {
         /// The directory.
         dir: u64,
     },
-    /// What a quota counts and what its named files take differ.
+    /// A quota counts other bytes than its named files take.
     Quota {
         /// The directory that has the quota.
         dir: u64,
@@ -214,7 +214,7 @@ impl Superblock {
         report
     }
 
-    /// What all named files take, and those of each quota.
+    /// The bytes of all named files, and of those of each quota.
     fn space_of_named_files(&self) -> (u64, HashMap<u32, u64>) {
         let mut seen = std::collections::HashSet::new();
         let mut directories = vec![self.root().clone()];

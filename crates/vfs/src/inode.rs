@@ -73,7 +73,7 @@ pub struct Inode {
     pub(crate) attr: SeqLock<Attr, 2>,
     /// The names of what is no directory. *Protected by itself.*
     pub(crate) links: Links,
-    /// Of which inode it is a copy, as a number: of a file in a snapshot, or of one that came back from there; 0 of others. *Immutable; beside
+    /// The number of the inode that was copied, of a file in a snapshot or a file that came back from there; 0 of others. *Immutable; beside
     /// its use it keeps the links apart from the size.*
     origin: u64,
     /// Contents of a regular file. *Protected by their own locks.*

@@ -3,7 +3,7 @@
 //! # Theory
 //! A quota has a *number*, and each inode has the number of the quota that it belongs to, or none. A new inode takes over the number of its
 //! directory, and counts there for as long as it has the number: so a change of a file finds its quota without a look at the directories
-//! above it, and each CPU counts on its own line ([`Budget`]). What counts is what the size limit of the file system counts, without
+//! above it, and each CPU counts on its own line ([`Budget`]). A quota counts the bytes that the size limit of the file system counts, without
 //! extended attributes and access control lists.
 //!
 //! The numbers follow the names. Where a name would lead from one quota to another, a rename of a file of one name takes the file's pages along;
@@ -77,6 +77,8 @@ pub(crate) struct DirectoryQuota {
     number: u32,
     /// The inode number of its directory; 0 when it is gone. *Atomic (stands alone).*
     dir: AtomicU64,
+    /// The most units. *Atomic (stands alone).*
+    limit: AtomicU64,
     /// Units in use. *Per CPU.*
     used: Budget,
 }
@@ -125,7 +127,8 @@ impl Quotas {
         let tables = self.tables.get_or_init(slots);
         let table = tables.get(number as usize / SLOTS).ok_or(Errno::ENOSPC)?.get_or_init(slots);
         let used = Budget::with_grain(Some(limit / UNIT), used / UNIT, UNITS_A_PAGE);
-        let quota = DirectoryQuota { number, dir: AtomicU64::new(dir), used };
+        let limit = AtomicU64::new(limit / UNIT);
+        let quota = DirectoryQuota { number, dir: AtomicU64::new(dir), limit, used };
         table[number as usize % SLOTS].get_or_init(|| Box::new(quota));
         Ok(())
     }
@@ -163,7 +166,23 @@ impl DirectoryQuota {
     }
 
     pub(crate) fn limit(&self) -> u64 {
-        self.used.limit().map_or(u64::MAX, |units| units * UNIT)
+        self.limit_units() * UNIT
+    }
+
+    fn limit_units(&self) -> u64 {
+        // Relaxed: stands alone.
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Sets the most bytes. More may be in use already: then nothing can be taken before it is given back.
+    fn set_limit(&self, limit: u64) {
+        // Relaxed: as in limit_units().
+        self.limit.store(limit / UNIT, Ordering::Relaxed);
+    }
+
+    /// Units that can still be taken.
+    fn free(&self) -> u64 {
+        self.limit_units().saturating_sub(self.used.used())
     }
 
     /// Its directory is gone.
@@ -180,6 +199,6 @@ impl DirectoryQuota {
     /// # Errors
     /// `EDQUOT`.
     fn take(&self, units: u64) -> Result<(), Errno> {
-        self.used.take(units).map(drop).or(Err(Errno::EDQUOT))
+        self.used.take_within(units, self.limit_units()).map(drop).or(Err(Errno::EDQUOT))
     }
 }

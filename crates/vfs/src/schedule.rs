@@ -143,7 +143,7 @@ impl SnapshotSchedule {
     }
 }
 
-/// Of which periods the last snapshot is as the tree is.
+/// The periods whose last snapshot is as the tree is.
 #[derive(Default)]
 pub(crate) struct Unchanged {
     pub(crate) periods: BTreeSet<SnapshotPeriod>,

@@ -317,7 +317,8 @@ fn each_mount_is_listed_with_its_server_also_when_that_is_silent_or_gone() {
     let server = rustix::process::Pid::from_raw(stored_row["pid"].as_u64().unwrap() as i32).unwrap();
     let signal = |signal| rustix::process::kill_process(server, signal).unwrap();
     signal(rustix::process::Signal::STOP);
-    assert_eq!(listed(&stored)["state"], "silent");
+    let silent = listed(&stored);
+    assert_eq!((&silent["state"], &silent["why"]), (&"silent".into(), &"no answer within 2 s".into()));
     assert_eq!(listed(&memory)["state"], "serves");
     signal(rustix::process::Signal::CONT);
     assert_eq!(listed(&stored)["state"], "serves");

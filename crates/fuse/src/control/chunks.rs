@@ -82,7 +82,7 @@ const KINDS: [(u8, ChangeKind); 4] = [
     (b'A', ChangeKind::Attributes),
 ];
 
-/// What comes before a change: where the file was. A program of an earlier version does not know it, and says so.
+/// A line before a change: where the file was. A program of an earlier version does not know it, and says so.
 const FROM: u8 = b'<';
 
 /// Writes `change` as a kind, a mode's type, two sizes and the length of a path, each 8 bytes, and the path. A size that there is not is `u64::MAX`. A path where

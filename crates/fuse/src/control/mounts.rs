@@ -4,11 +4,14 @@ use super::client::{server_of_device, stat_of_device};
 use crate::mount::SUBTYPE;
 use crate::mount_stat::MountStat;
 use crate::mountinfo;
+use sluice_sync::thread::{self, JoinHandle};
 use sluice_sync::time::{Duration, Instant};
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc;
+
+/// How often a waiting caller looks whether the servers have answered.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A mount of sluicefs in the table of mounts.
 #[derive(Debug)]
@@ -46,17 +49,23 @@ pub fn mounts(patience: Duration) -> io::Result<Vec<ListedMount>> {
         .into_iter()
         .filter(|entry| entry.kind == kind)
         .map(|entry| {
-            let (answer, answered) = mpsc::channel();
             // The thread of a server that hangs stays behind until its own patience ends, or the process.
-            let ask = move || drop(answer.send(ask(entry.device)));
-            let begun = sluice_sync::thread::Builder::new().name("list".into()).spawn(ask);
-            (entry.mountpoint, entry.source, begun.map(|_| answered))
+            let asking = thread::Builder::new().name("list".into()).spawn(move || ask(entry.device));
+            (entry.mountpoint, entry.source, asking)
         })
         .collect();
-    let listed = |(directory, source, answered): (_, _, io::Result<mpsc::Receiver<ServerAnswer>>)| {
-        let left = end.saturating_duration_since(Instant::now());
-        let server = match answered {
-            Ok(answered) => answered.recv_timeout(left).unwrap_or(ServerAnswer::Silent),
+    let listed = |(directory, source, asking): (_, _, io::Result<JoinHandle<ServerAnswer>>)| {
+        let server = match asking {
+            Ok(asking) => {
+                while !asking.is_finished() && Instant::now() < end {
+                    thread::sleep(LOOK_AGAIN);
+                }
+                if asking.is_finished() {
+                    asking.join().unwrap_or(ServerAnswer::Silent)
+                } else {
+                    ServerAnswer::Silent
+                }
+            }
             Err(error) => ServerAnswer::Refused(error.to_string()),
         };
         ListedMount { directory, source, server }

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// What to do about the quota of a directory.
+/// An order about the quota of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QuotaOrder {
     /// Say what it is.

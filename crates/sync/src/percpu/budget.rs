@@ -17,7 +17,6 @@
 
 use super::Counter;
 use crate::Mutex;
-use crate::face::atomic::{AtomicU64, Ordering};
 use crate::face::{CachePadded, SHRUNK, cpu};
 use std::{error, fmt};
 
@@ -25,8 +24,6 @@ use std::{error, fmt};
 const SLACK: u64 = if SHRUNK { 8 } else { 1024 };
 /// How much a CPU counts at most before the others can see it.
 const BATCH_MAX: u64 = 1024;
-/// There is no limit. Nothing reaches it.
-const NO_LIMIT: u64 = u64::MAX;
 
 /// There are not as many units left as were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +34,8 @@ pub struct Exhausted;
 pub struct Budget {
     /// *per CPU*
     used: Counter,
-    /// The most that may be in use. *atomic (stands alone)*
-    limit: AtomicU64,
+    /// The most that may be in use. *immutable*
+    limit: Option<u64>,
     /// Farther than this from the limit, nobody needs to be asked. *immutable*
     margin: u64,
     /// Held by takers near the limit.
@@ -59,22 +56,10 @@ impl Budget {
         let batch = limit.map_or(batch_max, |limit| (limit / cpus / 16).clamp(1, batch_max));
         Budget {
             used: Counter::with_batch(used.cast_signed(), batch.cast_signed()),
-            limit: AtomicU64::new(limit.unwrap_or(NO_LIMIT)),
+            limit,
             margin: batch * cpus + SLACK * grain,
             near: CachePadded::new(Mutex::new(())),
         }
-    }
-
-    /// The most that may be in use.
-    pub fn limit(&self) -> Option<u64> {
-        // Relaxed: the limit stands alone.
-        Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit != NO_LIMIT)
-    }
-
-    /// Sets the most that may be in use from now on. More may be in use already: then nothing can be taken before it is given back.
-    pub fn set_limit(&self, limit: Option<u64>) {
-        // Relaxed: as in limit().
-        self.limit.store(limit.unwrap_or(NO_LIMIT), Ordering::Relaxed);
     }
 
     /// Takes `units`, all or none. Returns how many more units were taken on this CPU than given back since it returned any
@@ -83,12 +68,22 @@ impl Budget {
     /// # Errors
     /// [`Exhausted`] when there are not that many.
     pub fn take(&self, units: u64) -> Result<u64, Exhausted> {
-        if let Some(limit) = self.limit() {
-            let wanted = units.checked_add(self.margin).ok_or(Exhausted)?;
-            let about = self.used.read().max(0).cast_unsigned();
-            if about.saturating_add(wanted) > limit {
-                return self.take_near(units, limit);
-            }
+        match self.limit {
+            Some(limit) => self.take_within(units, limit),
+            None => Ok(self.count(units.cast_signed()).max(0).cast_unsigned()),
+        }
+    }
+
+    /// Takes `units`, all or none, as [`take`](Self::take) does, of `limit`: for a limit that changes.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when there are not that many.
+    #[inline]
+    pub fn take_within(&self, units: u64, limit: u64) -> Result<u64, Exhausted> {
+        let wanted = units.checked_add(self.margin).ok_or(Exhausted)?;
+        let about = self.used.read().max(0).cast_unsigned();
+        if about.saturating_add(wanted) > limit {
+            return self.take_near(units, limit);
         }
         Ok(self.count(units.cast_signed()).max(0).cast_unsigned())
     }
@@ -98,7 +93,7 @@ impl Budget {
     /// # Errors
     /// [`Exhausted`] when the limit is reached.
     pub fn take_about(&self, units: u64) -> Result<(), Exhausted> {
-        let limit = self.limit().and_then(|limit| i64::try_from(limit).ok()).unwrap_or(i64::MAX);
+        let limit = self.limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(i64::MAX);
         if self.used.add_about(units.cast_signed(), limit) { Ok(()) } else { Err(Exhausted) }
     }
 
@@ -132,7 +127,7 @@ impl Budget {
 
     /// The units that can still be taken; 0 without a limit.
     pub fn free(&self) -> u64 {
-        self.limit().map_or(0, |limit| limit.saturating_sub(self.used()))
+        self.limit.map_or(0, |limit| limit.saturating_sub(self.used()))
     }
 }
 
@@ -174,17 +169,6 @@ mod tests {
         budget.give(taken);
         assert_eq!(budget.take_about(limit), Ok(()), "all at once");
         assert_eq!((budget.take_about(limit), budget.used()), (Err(Exhausted), limit));
-    }
-
-    #[test]
-    fn a_limit_that_is_set_later_holds_from_then_on() {
-        let budget = Budget::new(None, 0);
-        budget.exceed(5);
-        for (limit, free) in [(Some(3), 0), (Some(7), 2), (None, 0)] {
-            budget.set_limit(limit);
-            assert_eq!((budget.limit(), budget.free()), (limit, free));
-            assert_eq!(budget.take(3).is_ok(), limit.is_none(), "{limit:?}");
-        }
     }
 
     #[test]

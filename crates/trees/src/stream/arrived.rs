@@ -5,7 +5,7 @@ use super::resume::ResumePoint;
 use crate::moves::PathNames;
 use std::io;
 
-/// What a receiver notes of a stream of which a part has come.
+/// A receiver's notes of a stream that has come in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrived {
     /// The name of the snapshot.

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind, Read};
 /// Makes the snapshot that `input`, a stream of [`send`](super::send()), has, and returns its name. The file system has the snapshot when this returns, durably over
 /// a store; after an error it has the snapshots that it had. The rest of the file system does not change.
 ///
-/// Of a stream that was cut off or damaged the part before stays, until another stream is received. The error has a token, with which [`send`](super::send()) writes
+/// The part of a stream before a cut or damage stays, until another stream is received. The error has a token, with which [`send`](super::send()) writes
 /// the rest. An empty stream changes nothing, and its error has that token again.
 ///
 /// # Errors

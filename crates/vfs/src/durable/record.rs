@@ -74,7 +74,7 @@ pub(super) struct InodeRecord<'r> {
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
     pub(super) born: Timestamp,
-    /// Of which inode it is a copy; 0: of none, or nobody knows.
+    /// The number of the inode that was copied; 0: it is no copy, or nobody knows.
     pub(super) origin: u64,
     /// The number of its quota.
     pub(super) quota: u32,

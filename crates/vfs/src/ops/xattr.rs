@@ -71,7 +71,7 @@ impl Xattrs {
 
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// What a program may do beyond what its caller may: a statement about the contents and the owner, which goes when these change.
+/// The rights of a program beyond those of its caller: a statement about the contents and the owner, which goes when these change.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// What a name's prefix says about it.

@@ -89,7 +89,7 @@ impl Inode {
 
     /// Whether the quota has room for `pages` more, if there is one.
     pub(crate) fn has_quota_for(&self, pages: u64) -> bool {
-        self.counts_for().is_none_or(|quota| quota.used.free() >= pages * UNITS_A_PAGE)
+        self.counts_for().is_none_or(|quota| quota.free() >= pages * UNITS_A_PAGE)
     }
 
     /// Gives the inode the number `to`; `take` counts it there. The contents are locked.
@@ -257,7 +257,7 @@ impl InodeRef {
         match (quota, limit) {
             (Some(quota), _) if quota.dir() != self.ino() => return Err(Errno::EBUSY),
             (Some(quota), Some(limit)) => {
-                quota.used.set_limit(Some(limit / UNIT));
+                quota.set_limit(limit);
                 self.put_down_quota(quota, QuotaStage::Whole)?;
             }
             (Some(quota), None) => {
@@ -334,7 +334,7 @@ impl InodeRef {
         while !waiting.is_empty() {
             let batch = waiting.split_off(waiting.len().saturating_sub(BATCH));
             batch.iter().try_for_each(bring)?;
-            // Whoever makes a file in there and saw the number before has given it its name.
+            // A caller that saw the number before has named the file that it made.
             shared.await_changes();
             for dir in batch {
                 for (_, inode) in dir.list_names(|_| true)? {

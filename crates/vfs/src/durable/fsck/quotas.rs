@@ -54,7 +54,7 @@ impl CheckedTree {
 
     pub(super) fn judge_quotas(&self, report: &mut Report, fixes: &mut Vec<Fix>) {
         let CheckedQuotas { found, uses, crossings, has_uses } = &self.quotas;
-        // What a crash interrupted is completed when the store is opened.
+        // A walk that a crash interrupted is completed when the store is opened.
         if found.records.values().any(|record| record.stage != QuotaStage::Whole) {
             return;
         }
