@@ -28,7 +28,7 @@ impl PyProcess {
     }
 
     fn export_tar(&self, py: Python<'_>, from: PathBuf, host: PathBuf) -> PyResult<(u64, u64)> {
-        // A path that is not there makes no archive.
+        // A missing path leaves no archive behind.
         at(py, &from, || self.fs().metadata(&from))?;
         carried(py, || {
             let mut archive = BufWriter::new(File::create_new(&host)?);

@@ -173,7 +173,7 @@ impl SealedObjects {
         }
         let first = range.start / STORED;
         let opened = self.open(at, first, stored).ok_or_else(|| unsealed(at))?;
-        // Only now is it known that the object is no longer than that.
+        // The last piece shows that the object ends there.
         if wanted.start >= size.max(1) {
             return Err(refused());
         }

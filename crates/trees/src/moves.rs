@@ -5,8 +5,8 @@
 //! the same file in both, in a directory that is the same in both, is *settled*, unless the file has several names. All other old
 //! names are collected first, and then the new names that lead to one of these files.
 //!
-//! An origin is a hint: a part of a tree that was restored beside the original gives two files one origin. Such files have no
-//! counterpart, and are told or sent as others are. In a snapshot of an earlier version no file has an origin, and each name is settled.
+//! An origin is a hint: a part of a tree that was restored beside the original gives two files one origin. Two such files have no counterpart,
+//! and are compared and sent by their names. In a snapshot of an earlier version no file has an origin, and each name is settled.
 //!
 //! # Cost
 //! Two walks through names and inodes, and one if nothing lost a name. In memory: each lost name, and the names of directories above.
@@ -43,7 +43,7 @@ struct Sightings {
     places: DirPlaces,
 }
 
-/// The name of each directory in which something was seen, and of those above.
+/// The names of all directories with an entry that was seen, and of the directories above.
 #[derive(Default)]
 struct DirPlaces(HashMap<u64, PlacedName>);
 
@@ -133,7 +133,7 @@ impl Moves {
     }
 
     fn with(mut self, mut pairs: Vec<(Sighting, Sighting)>, directories: &HashMap<u64, u64>) -> Moves {
-        // A directory was seen before what is in it.
+        // A directory was seen before its entries.
         pairs.sort_by_key(|(old, _)| std::cmp::Reverse(old.order));
         for (old, new) in pairs {
             let stays = new.names.iter().any(|name| {
@@ -208,7 +208,7 @@ struct MoveLevel {
     /// The numbers of its inodes.
     old: u64,
     new: u64,
-    /// It is the same in both trees, and stands in such a one.
+    /// A directory that is the same in both trees, and stands in another such directory.
     is_settled: bool,
 }
 

@@ -211,7 +211,7 @@ impl Fs {
         self.root().set_quota(path, limit)
     }
 
-    /// The quota for which a file counts, if there is one, and what is in use.
+    /// The quota of a file, if any, with the bytes in use.
     ///
     /// # Errors
     /// Those of the path walk.

@@ -233,7 +233,7 @@ pub(crate) struct InodeInit {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
-    /// The inode of which it is a copy; 0: of none.
+    /// The inode number of the original of a copy; 0: it is no copy.
     pub(crate) origin: u64,
     /// The time of the inode's creation, and the initial value of its other times.
     pub(crate) born: Timestamp,

@@ -140,7 +140,7 @@ impl Quotas {
         quotas.filter(|quota| quota.dir() != 0)
     }
 
-    /// No quota is set or removed before this is dropped.
+    /// A guard: while it lives, no quota is set or removed.
     pub(crate) fn still(&self) -> impl Drop + '_ {
         self.last.lock()
     }
@@ -174,7 +174,7 @@ impl DirectoryQuota {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the most bytes. More may be in use already: then nothing can be taken before it is given back.
+    /// Sets the most bytes. Files may take more already: then writes fail until files have shrunk below the limit.
     fn set_limit(&self, limit: u64) {
         // Relaxed: as in limit_units().
         self.limit.store(limit / UNIT, Ordering::Relaxed);

@@ -48,7 +48,7 @@ pub(super) fn obey(stream: &mut UnixStream, connection: &Connection) -> io::Resu
     stream.write_all(text.as_bytes())
 }
 
-/// Why there is no quota, and what to do.
+/// The reason why a quota is refused, and a cure.
 fn why(errno: Errno) -> String {
     let what = match errno {
         Errno::EBUSY => "a directory above or below has a quota: quotas do not nest, so take that away first",

@@ -197,7 +197,7 @@ const GONE: &[u8] =
     b"the server of a mount that is gone has this mount's control socket: ask again when that has ended\n";
 /// How long the rest of a refused order is read.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
-/// So many clients who may not ask keep their connection after they were told so. Nobody waits for them: they may be a crowd.
+/// So many clients who may not ask keep their connection after they were told so. The server waits for no stranger: strangers may be a crowd.
 const REFUSED_MAX: usize = 8;
 /// The pause after a client could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);

@@ -16,7 +16,7 @@ pub(super) struct ReceivedTree<'n> {
     /// The directories from the top to where it stands, and the names of those below the top.
     way: Vec<InodeRef>,
     names: PathNames,
-    /// The file that was taken in there, with its name.
+    /// The file in that place, with its name.
     taken: Option<(Box<[u8]>, InodeRef)>,
 }
 

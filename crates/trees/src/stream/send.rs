@@ -5,7 +5,7 @@
 //! is there in both gets what differs. The receiver is led into a directory when there is something to do there, and a directory's
 //! attributes come after all in it.
 //!
-//! *Moved files*, and directories with all that stays in them, are [found](crate::moves) before. First the receiver puts aside what has no
+//! *Moved files* and moved directories are [found](crate::moves) first. First the receiver puts aside what has no
 //! name any more that it had in a directory that goes on. The walk then takes a directory of the newer snapshot beside the one that it goes on from,
 //! wherever that was, and has files put back where they are now. So no order of names can be wrong, also where two files change places.
 //!

@@ -216,14 +216,13 @@ impl Shared {
 }
 
 impl InodeRef {
-    /// The quota that this file counts for, if any, with what is in use. [`settle`](crate::Superblock::settle) first, to know that exactly.
+    /// The quota of this file, if any, with the bytes in use. [`settle`](crate::Superblock::settle) first, to know that exactly.
     pub fn quota(&self) -> Option<QuotaUse> {
         let quota = self.shared.quotas.standing(self.quota_number())?;
         Some(QuotaUse { limit: quota.limit(), used: quota.used(), dir: quota.dir() })
     }
 
-    /// As [`Superblock::statfs`](crate::Superblock::statfs), of the quota that this file counts for, if there is one: no more is free
-    /// than that has room.
+    /// As [`Superblock::statfs`](crate::Superblock::statfs), with no more free blocks than the file's quota has room for.
     pub fn statfs(&self) -> StatFs {
         let statfs = self.shared.statfs();
         let Some(QuotaUse { limit, used, .. }) = self.quota() else { return statfs };
