@@ -303,31 +303,27 @@ fn each_mount_is_listed_with_its_server_also_when_that_is_silent_or_gone() {
         let rows: Vec<serde_json::Value> = serde_json::from_str(&sluice(["list", "--json"]).well()).unwrap();
         rows.into_iter().find(|row| row["directory"] == dir.to_str().unwrap()).expect("it is mounted")
     };
-    let [memory_row, stored_row] = [&memory, &stored].map(|dir| listed(dir));
-    assert_eq!((&memory_row["state"], &memory_row["store"]), (&"serves".into(), &serde_json::Value::Null));
-    assert_eq!(
-        (&stored_row["state"], &stored_row["store"]),
-        (&"serves".into(), &store.to_str().unwrap().into())
-    );
+    // A server of a busy machine may be silent for longer than `list` waits.
+    let becomes = |dir: &std::path::Path, state: &str| {
+        let is = |row: &serde_json::Value| row["state"] == state;
+        (0..100).map(|_| listed(dir)).find(is).unwrap_or_else(|| panic!("{}", listed(dir)))
+    };
+    let [memory_row, stored_row] = [&memory, &stored].map(|dir| becomes(dir, "serves"));
+    assert!(memory_row["store"].is_null() && stored_row["store"] == store.to_str().unwrap(), "{stored_row}");
     assert_eq!(stored_row["version"], env!("CARGO_PKG_VERSION"));
     assert!(memory_row["used_bytes"].as_u64() >= Some(10_000), "{memory_row}");
-    assert!(memory_row["uptime_seconds"].as_u64() < stored_row["pid"].as_u64(), "{memory_row} {stored_row}");
+    assert!(memory_row["uptime_seconds"].as_u64() < Some(3600), "{memory_row}");
     let table = sluice(["list"]).well();
     assert!(table.starts_with("DIRECTORY") && table.contains("a stored one"), "{table}");
     let server = rustix::process::Pid::from_raw(stored_row["pid"].as_u64().unwrap() as i32).unwrap();
     let signal = |signal| rustix::process::kill_process(server, signal).unwrap();
     signal(rustix::process::Signal::STOP);
-    let silent = listed(&stored);
-    assert_eq!((&silent["state"], &silent["why"]), (&"silent".into(), &"no answer within 2 s".into()));
-    assert_eq!(listed(&memory)["state"], "serves");
+    assert_eq!(becomes(&stored, "silent")["why"], "no answer within 2 s");
+    becomes(&memory, "serves");
     signal(rustix::process::Signal::CONT);
-    assert_eq!(listed(&stored)["state"], "serves");
+    becomes(&stored, "serves");
     signal(rustix::process::Signal::KILL);
-    let is_ended = || listed(&stored)["state"] == "ended";
-    assert!((0..500).any(|_| is_ended() || {
-        std::thread::sleep(Duration::from_millis(20));
-        false
-    }));
+    becomes(&stored, "ended");
     assert!(sluice(["list"]).well().contains("ended: calls there fail"));
     umount(&stored);
     umount(&memory);
