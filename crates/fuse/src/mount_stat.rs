@@ -7,12 +7,6 @@ use std::collections::BTreeMap;
 /// The answer to `stat`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountStat {
-    /// The version of the server's program; empty from a server of an earlier version.
-    #[serde(default)]
-    pub version: String,
-    /// Seconds since the mount began.
-    #[serde(default)]
-    pub uptime_seconds: u64,
     /// Requests since the mount began.
     pub requests_total: u64,
     /// The same by kind.
@@ -30,6 +24,12 @@ pub struct MountStat {
     /// How messages travel: `uring`, `classic`, or `relay` on a node of a cluster; nothing from a server of an earlier version.
     #[serde(default)]
     pub transport: String,
+    /// The version of the server's program; empty from a server of an earlier version.
+    #[serde(default)]
+    pub version: String,
+    /// Seconds since the mount began.
+    #[serde(default)]
+    pub uptime_seconds: u64,
     /// Facts of the process that has the file system; None on a node of a cluster that is not the owner.
     #[serde(flatten)]
     pub file_system: Option<FileSystemStat>,
@@ -222,7 +222,7 @@ mod tests {
         let json = serde_json::to_string(&of_guest).expect("numbers and text");
         assert_eq!(
             json,
-            r#"{"requests_total":0,"requests":{},"latency":{},"known_inodes":0,"open_files":0,"waiting_locks":0,"resident_bytes":0,"transport":"relay"}"#
+            r#"{"requests_total":0,"requests":{},"latency":{},"known_inodes":0,"open_files":0,"waiting_locks":0,"resident_bytes":0,"transport":"relay","version":"","uptime_seconds":0}"#
         );
         assert_eq!(serde_json::from_str::<MountStat>(&json).expect("as written"), of_guest);
         let objects = Some(ObjectStoreStat { cache_hits: 7, ..ObjectStoreStat::default() });

@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //! A snapshot is left out if the tree is as the last one of its period has it. A count of changes would be a line that all calls write. So a
-//! [hook](crate::watch::hook) is set at the moment of such a snapshot: the first change that begins after it clears the hook, and all periods count as changed. Changes that
+//! [hook] is set at the moment of such a snapshot: the first change that begins after it clears the hook, and all periods count as changed. Changes that
 //! the schedule makes itself, snapshots and their ends, are not counted: its thread is known. Access times are no change. After a restart nothing is known, and
 //! a snapshot is taken.
 

@@ -120,17 +120,17 @@ fn a_stream_that_was_cut_goes_on_with_a_token_also_when_client_and_mount_have_en
         token.trim_end().trim_end_matches('`').to_owned()
     };
     // By a store that is not mounted, and by a mount of it.
-    let first =
-        token(run("sluice send m/.snapshots/one 2> /dev/null | head -c 100000 | sluice receive back"));
+    let first = token(run("sluice send m/.snapshots/one 2> /dev/null | head -c 10000 | sluice receive back"));
     run("sluice mount back b").well();
     assert_eq!(token(run("sluice receive b < /dev/null")), first);
     let rest = format!("sluice send --resume {first} m/.snapshots/one 2> /dev/null");
+    // A file that has come in part is sent anew: most of the small files come with this.
     assert_ne!(token(run(&format!("{rest} | head -c 100000 | sluice receive b"))), first);
     // A client that is killed, and a mount that ends.
     let second = token(run("sluice receive b < /dev/null"));
     let rest = format!("sluice send --resume {second} m/.snapshots/one");
     run(&format!(
-        "({rest} | head -c 50000; sleep 30) 2> /dev/null | sluice receive b & sleep 1; kill -9 $!; wait $! || true"
+        "({rest} | head -c 50000; sleep 30) 2> /dev/null | sluice receive b & disown; sleep 1; kill -9 $!"
     ))
     .well();
     until("the server has seen that", || {

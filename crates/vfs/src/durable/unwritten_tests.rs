@@ -269,6 +269,6 @@ fn a_store_of_the_format_before_opens_and_keeps_what_is_reserved_from_then_on() 
     assert_eq!(fs.read_to_string("/old").expect("it is there"), "old");
     drop(reserve(&fs, [(0, 9)]));
     drop(fs);
-    assert_eq!(Store::info(&disk).expect("a store").version, 8);
+    assert!(Store::info(&disk).expect("a store").version >= 8);
     assert_eq!(counted(&open(&disk)).0, 8 * 9);
 }

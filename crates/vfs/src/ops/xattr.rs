@@ -258,9 +258,12 @@ impl InodeRef {
     /// Takes the file capability away, if there is one, in `section`.
     #[inline]
     pub(crate) fn drop_capability(&self, section: &Section<'_>) {
-        if self.has(flag::XATTRS)
-            && let Ok(removed) = self.extra().xattrs.lock().remove(CAPABILITY)
-        {
+        if !self.has(flag::XATTRS) {
+            return;
+        }
+        // The lock is given back before the space is.
+        let removed = self.extra().xattrs.lock().remove(CAPABILITY);
+        if let Ok(removed) = removed {
             self.shared.discharge(removed);
             self.xattr_changed(section, CAPABILITY);
         }

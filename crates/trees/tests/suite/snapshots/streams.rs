@@ -117,7 +117,7 @@ fn a_stream_that_is_cut_anywhere_is_refused_and_can_be_received_again() {
     let cut = |to: &Fs, stream: &[u8], random: &mut Random| {
         for at in (0..60).chain((0..60).map(|_| random.below(stream.len() as u64) as usize)) {
             let line = is_refused(to, &stream[..at.min(stream.len() - 1)]);
-            assert_eq!(line, "the stream was cut off: send it again", "{at}");
+            assert!(line.starts_with("the stream was cut off: send it again"), "{at}: {line}");
         }
     };
     cut(&to, &whole, &mut random);
