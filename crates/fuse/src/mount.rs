@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// The type in `/proc/mounts` is `fuse.` and this, in the form of `mount -t`.
-pub(crate) const SUBTYPE: &str = "sluice";
+const SUBTYPE: &str = "sluice";
 
 /// How a mount ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub(crate) fn place_of(dir: &Path) -> Result<(PathBuf, (u32, u32)), MountError> 
     let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
     let dir = absolute(dir, &mounts).map_err(|error| MountError::Unreachable(dir.into(), error))?;
     match mounts.iter().rev().find(|entry| entry.mountpoint == dir) {
-        Some(entry) if entry.kind == format!("fuse.{SUBTYPE}") => Ok((dir, entry.device)),
+        Some(entry) if is_ours(entry) => Ok((dir, entry.device)),
         _ => Err(MountError::NotMounted(dir)),
     }
 }
@@ -135,7 +135,7 @@ pub fn source_at(dir: &Path) -> Option<OsString> {
     let mounts = mountinfo::read().ok()?;
     let dir = absolute(dir, &mounts).ok()?;
     let entry = mounts.into_iter().rev().find(|entry| entry.mountpoint == dir)?;
-    (entry.kind == format!("fuse.{SUBTYPE}")).then_some(entry.source)
+    is_ours(&entry).then_some(entry.source)
 }
 
 /// Whether a sluicefs holds `path`, mounted where this process sees it.
@@ -144,9 +144,7 @@ pub fn source_at(dir: &Path) -> Option<OsString> {
 /// When `path` or the table of mounts cannot be read.
 pub fn is_within(path: &Path) -> io::Result<bool> {
     let device = device_of(path)?;
-    Ok(mountinfo::read()?
-        .iter()
-        .any(|entry| entry.device == device && entry.kind == format!("fuse.{SUBTYPE}")))
+    Ok(mountinfo::read()?.iter().any(|entry| entry.device == device && is_ours(entry)))
 }
 
 /// The device number of the mount of ours whose source is `source`, if there is one.
@@ -162,8 +160,13 @@ pub fn is_mounted_for(process: u32, source: &OsStr) -> io::Result<bool> {
     Ok(mountinfo::read_of(process)?.iter().any(|entry| is_of(entry, source)))
 }
 
+/// Whether a line of the table of mounts is of a sluicefs.
+pub(crate) fn is_ours(entry: &mountinfo::MountEntry) -> bool {
+    entry.kind.strip_prefix("fuse.") == Some(SUBTYPE)
+}
+
 fn is_of(entry: &mountinfo::MountEntry, source: &OsStr) -> bool {
-    entry.kind == format!("fuse.{SUBTYPE}") && entry.source == source
+    is_ours(entry) && entry.source == source
 }
 
 /// The absolute path of `dir` without links, as the table of `mounts` has it. A mountpoint itself is not looked at: a server that

@@ -1,7 +1,7 @@
 //! Mounts: every sluicefs that this process sees, and what its server says of itself.
 
 use super::client::{server_of_device, stat_of_device};
-use crate::mount::SUBTYPE;
+use crate::mount::is_ours;
 use crate::mount_stat::MountStat;
 use crate::mountinfo;
 use sluice_sync::thread::{self, JoinHandle};
@@ -44,10 +44,9 @@ pub enum ServerAnswer {
 /// When the table of mounts cannot be read.
 pub fn mounts(patience: Duration) -> io::Result<Vec<ListedMount>> {
     let end = Instant::now() + patience;
-    let kind = format!("fuse.{SUBTYPE}");
     let asked: Vec<_> = mountinfo::read()?
         .into_iter()
-        .filter(|entry| entry.kind == kind)
+        .filter(is_ours)
         .map(|entry| {
             // The thread of a server that hangs stays behind until its own patience ends, or the process.
             let asking = thread::Builder::new().name("list".into()).spawn(move || ask(entry.device));
@@ -60,11 +59,8 @@ pub fn mounts(patience: Duration) -> io::Result<Vec<ListedMount>> {
                 while !asking.is_finished() && Instant::now() < end {
                     thread::sleep(LOOK_AGAIN);
                 }
-                if asking.is_finished() {
-                    asking.join().unwrap_or(ServerAnswer::Silent)
-                } else {
-                    ServerAnswer::Silent
-                }
+                let answer = asking.is_finished().then(|| asking.join().ok()).flatten();
+                answer.unwrap_or(ServerAnswer::Silent)
             }
             Err(error) => ServerAnswer::Refused(error.to_string()),
         };
@@ -74,7 +70,7 @@ pub fn mounts(patience: Duration) -> io::Result<Vec<ListedMount>> {
 }
 
 fn ask(device: (u32, u32)) -> ServerAnswer {
-    let both = || Ok(server_of_device(device)?.zip(stat_of_device(device)?));
+    let both = || io::Result::Ok(server_of_device(device)?.zip(stat_of_device(device)?));
     match both() {
         Ok(None) => ServerAnswer::Nobody,
         Ok(Some((process, stat))) => match serde_json::from_slice(&stat) {
@@ -83,12 +79,9 @@ fn ask(device: (u32, u32)) -> ServerAnswer {
                 ServerAnswer::Refused("the server answers in another form: is it of another version?".into())
             }
         },
-        Err(error) => {
-            let error: io::Error = error;
-            match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ServerAnswer::Silent,
-                _ => ServerAnswer::Refused(error.to_string()),
-            }
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            ServerAnswer::Silent
         }
+        Err(error) => ServerAnswer::Refused(error.to_string()),
     }
 }
