@@ -84,15 +84,18 @@ pub(crate) fn key_for(store: &Path, source: Option<KeySource>, what: &str) -> Re
     if File::open(TERMINAL).is_err() {
         return Ok(None);
     }
-    let is_encrypted = match bucket::at(store) {
+    if is_encrypted(store) { asked(store, what) } else { Ok(None) }
+}
+
+/// Whether the store at `store` is encrypted. False of one that cannot be read: the caller meets the same error when it opens the store.
+fn is_encrypted(store: &Path) -> bool {
+    match bucket::at(store) {
         Ok(Some(bucket)) => bucket::is_encrypted(&bucket),
         Ok(None) => HostDisk::unlocked(store)
             .and_then(|disk| Store::info(&disk))
             .is_ok_and(|info| info.key_id.is_some()),
-        // The caller meets the same error.
         Err(_) => false,
-    };
-    if is_encrypted { asked(store, what) } else { Ok(None) }
+    }
 }
 
 /// The passphrase of a person who is asked for `what` of `store`; none without a terminal.
@@ -178,14 +181,12 @@ pub(crate) fn bucket_unlocked(
 /// Refuses a `key` that does not open the store at `store`, which somebody may have open, and none for an encrypted one. Other troubles with
 /// the store are met, and said, when it is opened.
 pub(crate) fn refuse_wrong_key(store: &Path, key: Option<&StoreKey>) -> Result<()> {
-    let opens = || match (bucket::at(store)?, key) {
-        (Some(bucket), Some(key)) => bucket::unlocked(&bucket, key).map(drop),
-        (Some(bucket), None) if bucket::is_encrypted(&bucket) => Err(StoreError::Locked),
-        (Some(_), None) => Ok(()),
-        (None, Some(key)) => Store::unlock(Arc::new(HostDisk::unlocked(store)?), key).map(drop),
-        (None, None) => match Store::info(&HostDisk::unlocked(store)?)?.key_id {
-            Some(_) => Err(StoreError::Locked),
-            None => Ok(()),
+    let opens = || match key {
+        None if is_encrypted(store) => Err(StoreError::Locked),
+        None => Ok(()),
+        Some(key) => match bucket::at(store)? {
+            Some(bucket) => bucket::unlocked(&bucket, key).map(drop),
+            None => Store::unlock(Arc::new(HostDisk::unlocked(store)?), key).map(drop),
         },
     };
     match opens() {
