@@ -13,12 +13,12 @@ mod serve;
 mod status;
 
 pub use guard::{Guard, LockFuture};
-pub use status::ask_status;
+pub use status::{ask_status, ask_status_at};
 
 use crate::error::LockError;
 use crate::lock_class::{PEERS, WISHES};
 use crate::message::Message;
-use crate::node::{Effects, Node, Options, Submitted, Want};
+use crate::node::{Effects, Masters, Node, Options, Submitted, Want};
 use crate::peer::Peer;
 use crate::probe::LockParty;
 use crate::{Key, Mode, Name};
@@ -52,8 +52,13 @@ pub struct Config {
     pub identity: Identity,
     /// The membership that all nodes trust.
     pub membership: Arc<dyn Membership>,
-    /// How a dead node is fenced. Without one its locks are free when its lease is over.
+    /// How a dead node is fenced. Without one its locks are free when its lease is over, and `grace`.
     pub fence: Option<Fence>,
+    /// How long a dead node's locks stay taken from when this node learns that its lease is over: time for what acts for
+    /// that node to be stopped by somebody else. The same at all nodes.
+    pub grace: Duration,
+    /// The members that become masters; the same at all nodes.
+    pub masters: Masters,
     /// How long a node that uses a lock keeps it although another wants it.
     pub hold: Duration,
     /// How many bytes of cached locks are kept, about.
@@ -71,6 +76,8 @@ impl Config {
             identity,
             membership,
             fence: None,
+            grace: Duration::ZERO,
+            masters: Masters::Spread,
             hold: Duration::from_millis(5),
             memory: 256 << 20,
             status: None,
@@ -189,6 +196,7 @@ impl Dlm {
             hold: nanoseconds(config.hold),
             memory: config.memory,
             seed: RandomState::new().hash_one(id),
+            masters: config.masters,
             ..Options::default()
         };
         let node = Node::new(id, options, Post::new());
@@ -220,6 +228,11 @@ impl Dlm {
     /// Where other nodes reach it.
     pub fn address(&self) -> SocketAddr {
         self.inner.address
+    }
+
+    /// Until when it is surely a member, by [`now`]: it grows with each renewal of the lease.
+    pub fn valid_until(&self) -> u64 {
+        self.inner.node.lease_end()
     }
 
     /// The node within.

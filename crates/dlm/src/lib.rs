@@ -27,6 +27,35 @@
 //!
 //! [`Node`] is all of this without threads, clocks or sockets; `tests/simulation` runs it on a network of all faults.
 //!
+//! # Example
+//! Two nodes of one program. Between machines the membership is an [`Etcd`](sluice_membership::Etcd), and each node has an
+//! identity of one [`ClusterCa`](sluice_membership::ClusterCa).
+//!
+//! ```
+//! use sluice_dlm::{Config, Dlm, Mode, Want};
+//! use sluice_membership::{ClusterCa, InMemory};
+//! use std::{error::Error, sync::Arc, time::Duration};
+//!
+//! # fn main() -> Result<(), Box<dyn Error>> {
+//! let (ca, membership) = (ClusterCa::new()?, Arc::new(InMemory::new(8, Duration::from_secs(60))));
+//! let join = || Dlm::join_now(Config::local("example", ca.issue()?, membership.clone()));
+//! let (one, two) = (join()?, join()?);
+//!
+//! // One node writes the value block of a resource under an exclusive lock.
+//! let guard = one.lock("leader", Mode::Ex).wait()?;
+//! guard.set_value(b"one")?;
+//! let token = guard.token().ok_or("a member")?;
+//! assert!(two.lock_wait(&two.key("leader")?, &Want::now(Mode::Pr), None).is_err());
+//! drop(guard);
+//!
+//! // The other reads it, under a later token. Both may now read it as often as they like without a message.
+//! let guard = two.lock("leader", Mode::Ex).wait()?;
+//! assert_eq!(&*guard.value().ok_or("it was set")?.bytes, b"one");
+//! assert!(guard.token() > Some(token));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Clients must
 //! See [`Node`].
 //!
@@ -60,7 +89,7 @@ mod wait;
 mod wire;
 mod word;
 
-pub use dlm::{Config, Dlm, Fence, Guard, LockFuture, ask_status};
+pub use dlm::{Config, Dlm, Fence, Guard, LockFuture, ask_status, ask_status_at};
 pub use error::LockError;
 pub use local::Notice;
 pub use message::{Answer, Body, Message, Next, Token, Value};
@@ -69,8 +98,8 @@ pub use mode::Mode;
 pub use mutant::Mutant;
 pub use name::{Key, Name, Range};
 pub use node::{
-    Count, Effects, Held, LockStatus, Node, NodeStatus, Options, ResourceStatus, Statistics, Submitted,
-    Ticket, Want,
+    Count, Effects, Held, LockStatus, Masters, Node, NodeStatus, Options, ResourceStatus, Statistics,
+    Submitted, Ticket, Want,
 };
 pub use probe::{LockParty, Probe, ProbeStep, RequestBefore, WaitId};
 pub use session::{Invalid, Packet, Session};

@@ -17,6 +17,24 @@ pub struct Token {
     pub number: u64,
 }
 
+impl Token {
+    /// So many bits of [`as_number`](Self::as_number) are the number. A master that has given out half of them begins a new epoch.
+    pub(crate) const NUMBER_BITS: u32 = 25;
+
+    /// The token as a number, in the same order, for stores and programs that compare 64-bit integers. `None` from epoch 2^38 on.
+    ///
+    /// ```
+    /// use sluice_dlm::Token;
+    /// let number = |epoch, number| Token { epoch, number }.as_number();
+    /// assert!(number(7, 1) < number(7, 2) && number(7, 2) < number(8, 1));
+    /// assert_eq!(number(1 << 38, 1), None);
+    /// ```
+    pub fn as_number(self) -> Option<u64> {
+        let is_small = self.epoch >> (63 - Token::NUMBER_BITS) == 0 && self.number >> Token::NUMBER_BITS == 0;
+        is_small.then_some(self.epoch << Token::NUMBER_BITS | self.number)
+    }
+}
+
 /// The value block of a resource: a few bytes that go from holder to holder with the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {

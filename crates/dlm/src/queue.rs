@@ -192,6 +192,12 @@ impl Queue {
         self.promise().map(|promise| &promise.to).into_iter().chain(self.queued())
     }
 
+    /// The same for people: without one whose promise is void, which waits no more.
+    pub(crate) fn shown_waiters(&self) -> impl Iterator<Item = &Waiting> {
+        let promised = self.promise().filter(|promise| !promise.is_void).map(|promise| &promise.to);
+        promised.into_iter().chain(self.queued())
+    }
+
     /// A node wants the lock.
     pub(crate) fn request(&mut self, asked: &Asked, desk: &mut Desk<'_>) {
         let &Asked { node, range, serial, mode, holds, is_try, converts, turn, now } = asked;

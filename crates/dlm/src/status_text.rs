@@ -48,14 +48,16 @@ pub(crate) fn json(status: &NodeStatus, statistics: &Statistics, now: u64) -> St
     let resources = status.resources.iter().map(|resource| {
         let of = |range: &Range| key(&Key { name: resource.name.clone(), range: *range });
         let grants = resource.grants.iter().map(|(node, range, mode, token)| {
-            json!({ "node": node.0, "key": of(range), "mode": mode.name(), "token": [token.epoch, token.number] })
+            json!({ "node": node.0, "key": of(range), "mode": mode.name(), "token": [token.epoch, token.number],
+                "lock_token": token.as_number() })
         });
         let waiters = resource.waiters.iter().map(|(node, range, mode, since)| {
             let waited = seconds(now, *since);
             json!({ "node": node.0, "key": of(range), "mode": mode.name(), "waited_s": waited })
         });
         let (grants, waiters): (Vec<_>, Vec<_>) = (grants.collect(), waiters.collect());
-        json!({ "moves": resource.moves, "grants": grants, "waiters": waiters })
+        let name = resource.name.bytes().escape_ascii().to_string();
+        json!({ "name": name, "moves": resource.moves, "grants": grants, "waiters": waiters })
     });
     let locks = status.locks.iter().map(|lock| {
         let holders = lock.holders.iter().map(|(mode, count)| (mode.name().to_string(), Value::from(*count)));
@@ -66,6 +68,8 @@ pub(crate) fn json(status: &NodeStatus, statistics: &Statistics, now: u64) -> St
             "holders": Value::Object(holders.collect()),
             "waiters": lock.waiters.iter().map(|mode| mode.name()).collect::<Vec<_>>(),
             "wanted": lock.wanted.map(Mode::name),
+            "value": lock.value.as_ref().map(|value| value.bytes.escape_ascii().to_string()),
+            "value_is_certain": lock.value.as_ref().map(|value| value.is_certain),
         })
     });
     let (resources, locks): (Vec<_>, Vec<_>) = (resources.collect(), locks.collect());

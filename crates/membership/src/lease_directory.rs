@@ -13,13 +13,14 @@
 //! Leases are counted by the machine's clock since boot: leases from before a boot are over.
 
 use crate::clock::now;
+use crate::lock_class::REGISTRY;
 use crate::membership::Keeper;
 use crate::registry::Registry;
 use crate::view::View;
 use serde::{Deserialize, Serialize};
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant, nanoseconds};
+use sluice_sync::{Condvar, Mutex};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,9 @@ pub struct LeaseDirectory {
     shards: u16,
     /// *immutable*
     ttl: Duration,
+    /// How often this process has changed it, for threads that wait for news.
+    changes: Mutex<u64>,
+    changed: Condvar,
 }
 
 /// The file.
@@ -60,7 +64,9 @@ impl LeaseDirectory {
     /// If the directory cannot be made, or is of a cluster with another number of shards or length of leases.
     pub fn open(dir: &Path, shards: u16, ttl: Duration) -> io::Result<LeaseDirectory> {
         fs::create_dir_all(dir)?;
-        let membership = LeaseDirectory { dir: dir.to_path_buf(), shards, ttl };
+        let changes = Mutex::with_class(&REGISTRY, 0);
+        let membership =
+            LeaseDirectory { dir: dir.to_path_buf(), shards, ttl, changes, changed: Condvar::new() };
         let same = membership.change(|registry| {
             registry.view().owners.len() == usize::from(shards) && registry.ttl == nanoseconds(ttl)
         })?;
@@ -180,6 +186,8 @@ impl Keeper for LeaseDirectory {
                 return Ok(result);
             }
             if self.add(number + 1, &Saved { boot: boot.clone(), registry })? {
+                *self.changes.lock() += 1;
+                self.changed.notify_all();
                 if damaged > 0 {
                     let dir = self.dir.display();
                     log::warn!(
@@ -193,6 +201,7 @@ impl Keeper for LeaseDirectory {
     fn wait_for_view(&self, revision: u64, wait: Duration) -> io::Result<View> {
         let end = Instant::now() + wait;
         loop {
+            let before = *self.changes.lock();
             let view = self.change(|registry| {
                 registry.expire(now());
                 registry.view().clone()
@@ -200,7 +209,10 @@ impl Keeper for LeaseDirectory {
             if view.revision > revision || Instant::now() >= end {
                 return Ok(view);
             }
-            thread::sleep(POLL);
+            let changes = self.changes.lock();
+            if *changes == before {
+                let _ = self.changed.wait_timeout(changes, POLL);
+            }
         }
     }
 }

@@ -3,17 +3,30 @@
 use super::{Inner, MARGIN, Peers, Wish};
 use crate::peer::{Peer, UNSAID_FOR};
 use rustls::{ClientConfig, ServerConfig};
-use sluice_membership::{Hello, NodeId, Secure, listen, now};
+use sluice_membership::{Hello, NodeId, Secure, View, listen, now};
 use sluice_sync::time::{Duration, nanoseconds};
 use sluice_sync::{Arc, thread};
+use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 use std::net::{TcpListener, TcpStream};
 
 /// The protocol and its version.
 const PROTOCOL: [u8; 8] = *b"slucdlm2";
+/// The protocol of a question for the status.
+pub(super) const STATUS: [u8; 8] = *b"slucdls1";
+/// So long a thread that grants wishes sleeps at most.
+const LATER: Duration = Duration::from_millis(100);
+/// How long a caller is listened to that this node has not heard of.
+const UNHEARD: Duration = Duration::from_millis(100);
 /// How often a lease is renewed within its length, and the membership reminded.
 const RENEWALS: u32 = 4;
+
+fn start_writer(peer: &Arc<Peer>) {
+    let writer = peer.clone();
+    let builder = thread::Builder::new().name("dlm-write".to_string());
+    drop(builder.spawn(move || writer.write()).expect("a thread can be started"));
+}
 
 impl Inner {
     /// Renews the lease.
@@ -80,9 +93,7 @@ impl Inner {
 
     /// Starts the threads of a peer. They end when it is closed.
     fn serve_peer(self: &Arc<Self>, peer: &Arc<Peer>, address: String, calling: &Arc<ClientConfig>) {
-        let writer = peer.clone();
-        let builder = thread::Builder::new().name("dlm-write".to_string());
-        drop(builder.spawn(move || writer.write()).expect("a thread can be started"));
+        start_writer(peer);
         // The later one calls: it knows the address of the earlier one from its first view.
         if peer.id < self.node.id() {
             let (inner, peer, calling) = (self.clone(), peer.clone(), calling.clone());
@@ -130,6 +141,10 @@ impl Inner {
         let connection = Secure::accept(tcp, answering)?;
         let hello = Hello::hear(&connection)?;
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        if hello.protocol == STATUS && hello.cluster == self.config.cluster {
+            self.answer_question(&connection)?;
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         if hello.protocol != PROTOCOL
             || hello.cluster != self.config.cluster
             || hello.to != self.node.id()
@@ -137,40 +152,63 @@ impl Inner {
         {
             return Err(refused());
         }
-        // A caller that this node has not heard of calls again.
-        let peer = {
-            let peers = self.node.effects().peers.lock();
-            let peer = peers.by_id.get(&hello.from).filter(|peer| peers.view.members.contains_key(&peer.id));
-            peer.cloned().ok_or_else(refused)?
-        };
+        let peer = self.caller(hello.from).ok_or_else(refused)?;
         Hello { from: hello.to, to: hello.from, ..hello }.say(&connection)?;
         connection.settled()?;
         Ok((peer, Arc::new(connection)))
+    }
+
+    /// The member that calls. If this node has not heard of it, it has joined just now, or never did.
+    fn caller(&self, from: NodeId) -> Option<Arc<Peer>> {
+        let (post, membership) = (self.node.effects(), &self.config.membership);
+        let is_member = |view: &View| view.members.contains_key(&from);
+        let end = now() + nanoseconds(UNHEARD);
+        while !is_member(&post.peers.lock().view)
+            && !membership.view(0, Duration::ZERO).is_ok_and(|view| is_member(&view))
+        {
+            if now() >= end || self.is_over() {
+                return None;
+            }
+            thread::sleep(UNHEARD / 16);
+        }
+        let peer = post.peer(from)?;
+        // It needs no thread that calls it.
+        if from > self.node.id() && peer.start() {
+            start_writer(&peer);
+        }
+        Some(peer)
     }
 
     /// Asks the membership for what the node wishes.
     pub(super) fn grant_wishes(&self) {
         let post = self.node.effects();
         let (membership, id) = (&self.config.membership, self.node.id());
+        let grace = nanoseconds(self.config.grace);
+        // From when on each dead node is fenced.
+        let mut fences = BTreeMap::new();
         while !self.is_over() {
             let wishes = {
                 let mut wishes = post.wishes.lock();
                 if wishes.is_empty() {
-                    wishes = post.wished.wait_timeout(wishes, Duration::from_millis(100)).0;
+                    wishes = post.wished.wait_timeout(wishes, LATER).0;
                 }
                 mem::take(&mut *wishes)
             };
             for wish in wishes {
+                if let Wish::Fence(dead) = wish {
+                    fences.entry(dead).or_insert_with(|| now() + grace);
+                }
                 // A failed wish is repeated when the membership is reminded.
                 let _ = match wish {
                     Wish::Claim(shard, epoch) => membership.claim(id, shard, epoch),
                     Wish::Resign(shard, epoch) => membership.resign(id, shard, epoch),
-                    Wish::Fence(dead) => {
-                        let fenced = self.config.fence.as_ref().map_or(Ok(()), |fence| fence(dead));
-                        fenced.and_then(|()| membership.fenced(dead))
-                    }
+                    Wish::Fence(_) => continue,
                 };
             }
+            fences.retain(|&dead, due| {
+                let fence = || self.config.fence.as_ref().map_or(Ok(()), |fence| fence(dead));
+                *due > now() || fence().and_then(|()| membership.fenced(dead)).is_err()
+            });
         }
     }
 

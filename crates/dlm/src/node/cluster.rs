@@ -7,7 +7,7 @@
 //! locks end exactly then. Promises of an older epoch are void: a node takes no grant of an epoch that it has left, and
 //! registers no grant that it has given away.
 
-use super::{Effects, Node, Role, Shard};
+use super::{Effects, Masters, Node, Role, Shard};
 use crate::Name;
 use crate::error::LockError;
 use crate::local::{Local, Slow};
@@ -216,15 +216,32 @@ impl<E: Effects> Node<E> {
             }
         }
         for (number, owner) in (0..self.options.shards).zip(&view.owners) {
-            let preferred = view.preferred(number) == Some(self.id);
+            let preferred = self.preferred_master(view, number) == Some(self.id);
             match view.living_owner(number) {
                 None if preferred => self.effects.claim(number, owner.map_or(0, |owner| owner.epoch)),
-                Some(owner) if owner.node == self.id && !preferred && view.is_alive(self.id) => {
+                Some(owner)
+                    if owner.node == self.id
+                        && view.is_alive(self.id)
+                        && (!preferred || self.tokens_run_out(number)) =>
+                {
                     self.effects.resign(number, owner.epoch);
                 }
                 _ => {}
             }
         }
+    }
+
+    /// The member that is to be master of `shard`.
+    fn preferred_master(&self, view: &View, shard: ShardId) -> Option<NodeId> {
+        match self.options.masters {
+            Masters::Spread => view.preferred(shard),
+            Masters::Oldest => view.members.iter().find(|(_, member)| member.is_alive).map(|(&node, _)| node),
+        }
+    }
+
+    /// Whether the tokens of this epoch, as numbers, are half used.
+    fn tokens_run_out(&self, shard: ShardId) -> bool {
+        self.shards[usize::from(shard)].lock().last.number >> (Token::NUMBER_BITS - 1) != 0
     }
 
     /// Asks the membership again for what has not come about: for a caller whose calls to it may fail.
@@ -275,5 +292,58 @@ impl<E: Effects> Node<E> {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Options;
+    use sluice_membership::Registry;
+    use sluice_sync::Mutex;
+
+    /// What is resigned.
+    struct Resigned(Mutex<Vec<ShardId>>);
+
+    impl Effects for Resigned {
+        fn send(&self, _: NodeId, _: Message) {}
+        fn fence(&self, _: NodeId) {}
+        fn claim(&self, _: ShardId, _: u64) {}
+        fn resign(&self, shard: ShardId, _: u64) {
+            self.0.lock().push(shard);
+        }
+    }
+
+    /// The shards that the master of 16 gives up when seven others join, and when it has given out so many tokens.
+    fn resigned(masters: Masters, tokens: u64) -> usize {
+        let mut registry = Registry::new(16, 1_000);
+        let id = registry.join(0, "");
+        let options = Options { shards: 16, masters, ..Options::default() };
+        let node = Node::new(id, options, Resigned(Mutex::new(Vec::new())));
+        (0..16).for_each(|shard| assert!(registry.claim(0, id, shard, 0)));
+        for _ in 0..7 {
+            registry.join(0, "");
+        }
+        node.renewed(1_000);
+        node.view(0, registry.view().clone());
+        node.effects().0.lock().clear();
+        node.shards[3].lock().last.number = tokens;
+        node.remind(0);
+        node.effects().0.lock().len()
+    }
+
+    #[test]
+    fn the_oldest_member_stays_master_when_others_come() {
+        assert_eq!(resigned(Masters::Oldest, 0), 0);
+        assert!(resigned(Masters::Spread, 0) > 4);
+    }
+
+    #[test]
+    fn a_master_begins_a_new_epoch_before_tokens_are_too_large_for_a_number() {
+        let last = Token { epoch: 1, number: (1 << Token::NUMBER_BITS) - 1 };
+        let next = Token { number: last.number + 1, ..last };
+        assert!(last.as_number().is_some() && next.as_number().is_none());
+        assert_eq!(resigned(Masters::Oldest, last.number / 2), 0);
+        assert_eq!(resigned(Masters::Oldest, last.number / 2 + 1), 1);
     }
 }

@@ -73,6 +73,16 @@ pub trait Effects: Send + Sync {
     fn resign(&self, shard: ShardId, epoch: u64);
 }
 
+/// The members that become masters of shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Masters {
+    /// Each member of some: for members that stay. One that comes takes its part over.
+    #[default]
+    Spread,
+    /// The member that joined first, of all: for members that come and go. One that comes changes nothing for the others.
+    Oldest,
+}
+
 /// How a node behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -89,6 +99,8 @@ pub struct Options {
     pub memory: u64,
     /// Seeds the hash of the tables. Keep it secret if others choose the names.
     pub seed: u64,
+    /// The members that become masters; the same at all nodes.
+    pub masters: Masters,
     #[doc(hidden)]
     pub mutant: Option<Mutant>,
 }
@@ -102,6 +114,7 @@ impl Default for Options {
             search: 20_000_000,
             memory: 256 << 20,
             seed: 0,
+            masters: Masters::Spread,
             mutant: None,
         }
     }
@@ -229,6 +242,12 @@ impl<E: Effects> Node<E> {
     pub fn is_member(&self, now: u64) -> bool {
         // Relaxed: a time, which publishes nothing.
         now < self.lease_end.load(Ordering::Relaxed) || self.options.mutant == Some(Mutant::LeaseIgnored)
+    }
+
+    /// Until when this node is surely a member, by the clock of its caller.
+    pub fn lease_end(&self) -> u64 {
+        // Relaxed: as in is_member().
+        self.lease_end.load(Ordering::Relaxed)
     }
 
     /// Takes in a message of another node.

@@ -1,7 +1,7 @@
 //! Status: what a node knows, for people: its locks, the resources it is master of, and what it has counted.
 
 use super::{Effects, Node};
-use crate::message::Token;
+use crate::message::{Token, Value};
 use crate::{Key, Mode, Name, Range};
 use sluice_membership::NodeId;
 use sluice_sync::atomic::{AtomicU64, Ordering};
@@ -61,6 +61,8 @@ pub struct LockStatus {
     pub granted_at: u64,
     /// Another node wants it, in this mode.
     pub wanted: Option<Mode>,
+    /// The value of the resource, as far as it is known here.
+    pub value: Option<Value>,
 }
 
 /// A master's state of a resource.
@@ -106,6 +108,7 @@ impl<E: Effects> Node<E> {
                 waiters: more.iter().flat_map(|more| &more.waiters).map(|waiter| waiter.mode).collect(),
                 granted_at: slow.granted_at,
                 wanted: more.and_then(|more| more.revoke.as_ref()).map(|revoke| revoke.wanted),
+                value: slow.value().cloned(),
             }
         });
         let locks = locks.collect();
@@ -113,8 +116,9 @@ impl<E: Effects> Node<E> {
             let resource = self.resources.get(&name, &self.resources.read()).cloned()?;
             let queue = resource.lock();
             let grants = queue.grants.iter().map(|grant| (grant.node, grant.range, grant.mode, grant.token));
-            let waiters =
-                queue.waiters().map(|waiting| (waiting.node, waiting.range, waiting.mode, waiting.since));
+            let waiters = queue
+                .shown_waiters()
+                .map(|waiting| (waiting.node, waiting.range, waiting.mode, waiting.since));
             Some(ResourceStatus {
                 grants: grants.collect(),
                 waiters: waiters.collect(),

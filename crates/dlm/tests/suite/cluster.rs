@@ -1,7 +1,7 @@
 //! Nodes with threads over TCP on this machine: the way through the kernel, deaths, broken connections, strangers.
 
-use sluice_dlm::{Config, Dlm, LockError, Mode, Want, ask_status};
-use sluice_membership::{ClusterCa, InMemory, Membership, NodeId, View};
+use sluice_dlm::{Config, Dlm, LockError, Mode, Want, ask_status, ask_status_at};
+use sluice_membership::{ClusterCa, InMemory, Membership, NodeId, View, now};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -322,4 +322,48 @@ fn a_node_tells_who_holds_and_who_waits() {
     });
     drop(a);
     assert!(!socket.exists());
+}
+
+#[test]
+fn a_node_is_asked_over_the_network_by_those_of_its_cluster() {
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(LONG));
+    let dlm = join(&ca, &membership);
+    let guard =
+        dlm.lock_wait(&dlm.key("busy").expect("short"), &Want::new(Mode::Ex), deadline()).expect("free");
+    guard.set_value(b"mine\n").expect("under a lock that writes");
+    let ask = |cluster, ca: &ClusterCa| {
+        ask_status_at(&dlm.address().to_string(), cluster, &ca.issue().expect("issued"))
+    };
+    let told: serde_json::Value = serde_json::from_str(&ask("test", &ca).expect("it answers")).expect("JSON");
+    assert_eq!(
+        (&told["locks"][0]["value"], &told["resources"][0]["name"]),
+        (&"mine\\n".into(), &"busy".into())
+    );
+    let token = guard.token().and_then(|token| token.as_number()).expect("small");
+    assert_eq!(told["resources"][0]["grants"][0]["lock_token"], token);
+    assert!(ask("other", &ca).is_err() && ask("test", &ClusterCa::new().expect("made")).is_err());
+}
+
+#[test]
+fn the_locks_of_the_dead_stay_taken_for_the_time_of_grace() {
+    let (ttl, grace) = (Duration::from_secs(2), Duration::from_secs(1));
+    let (ca, membership) = (ClusterCa::new().expect("made"), membership(ttl));
+    let join = || {
+        let config = Config::local("test", ca.issue().expect("issued"), membership.clone());
+        Dlm::join_now(Config { grace, ..config }).expect("joined")
+    };
+    let a = join();
+    // It is not a member any more if the machine has been slow.
+    if let Ok(guard) = a.lock_wait(&a.key("a").expect("short"), &Want::new(Mode::Ex), deadline()) {
+        std::mem::forget(guard);
+    }
+    let until = a.valid_until();
+    a.crash();
+    let b = join();
+    match b.lock_wait(&b.key("a").expect("short"), &Want::new(Mode::Ex), deadline()) {
+        Ok(guard) => {
+            assert!(!guard.is_valid() || now() > until + u64::try_from(grace.as_nanos()).expect("small"))
+        }
+        Err(error) => assert_eq!(error, LockError::NotMember, "the machine is slow"),
+    }
 }

@@ -447,3 +447,18 @@ fn an_unlock_after_the_end_of_the_lease_gives_the_lock_to_nobody() {
     assert_eq!(waiting.outcome(), Some(Err(LockError::NotMember)));
     let _ = cluster.nodes[1].finish(cluster.now, waiting);
 }
+
+#[test]
+fn a_node_that_has_left_is_not_told_of_as_waiting() {
+    let mut cluster = Cluster::new(3, &options());
+    let held = cluster.lock(1, &key("a"), Mode::Ex);
+    let _ticket = cluster.ask(2, &key("a"), &Want::new(Mode::Ex));
+    cluster.deliver();
+    let waiting = |cluster: &Cluster| cluster.nodes[0].status().resources[0].waiters.len();
+    assert_eq!(waiting(&cluster), 1);
+    let gone = cluster.nodes.remove(2);
+    cluster.registry.leave(gone.id());
+    cluster.show();
+    assert_eq!(waiting(&cluster), 0);
+    cluster.unlock(1, held);
+}

@@ -147,9 +147,9 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// Before all keys of a cluster.
+/// Before all keys of a cluster. A `+` is for what belongs to the cluster whose name stands before it.
 fn prefix(cluster: &str) -> io::Result<String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     if cluster.is_empty() || !cluster.chars().all(is_plain) {
         return Err(invalid("the name of a cluster is of letters, digits and -_."));
     }
