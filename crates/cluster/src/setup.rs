@@ -3,7 +3,7 @@
 //! ```text
 //!   in a directory: cluster.json  name, length of leases
 //!                   ca.pem ca.key the authority; the key may be taken away when all nodes have joined
-//!                   members/      the lease directory
+//!                   members/      the lease directory of the nodes, locks/ that of the processes with locks
 //!   at an etcd:     charter       name, length of leases, and the certificate of the authority; its key never
 //! ```
 //! While an authority replaces another, `ca.pem` and the charter hold the certificates of both.
@@ -189,12 +189,25 @@ impl Cluster {
     /// # Errors
     /// If the directory cannot be used, or etcd not be reached.
     pub fn membership(&self) -> io::Result<Arc<dyn Membership>> {
+        self.members("members", "")
+    }
+
+    /// The processes that have or want locks of the cluster: no nodes of the file system.
+    ///
+    /// # Errors
+    /// Errors of [`membership`](Self::membership).
+    pub fn lock_membership(&self) -> io::Result<Arc<dyn Membership>> {
+        self.members("locks", "+locks")
+    }
+
+    fn members(&self, dir_name: &str, suffix: &str) -> io::Result<Arc<dyn Membership>> {
         match &self.place {
             Rendezvous::Directory(dir) => {
-                Ok(Arc::new(LeaseDirectory::open(&dir.join("members"), 1, self.ttl())?))
+                Ok(Arc::new(LeaseDirectory::open(&dir.join(dir_name), 1, self.ttl())?))
             }
             Rendezvous::Etcd { endpoints, name } => {
-                Ok(Arc::new(Etcd::connect(&Rendezvous::access(endpoints), name, 1, self.ttl())?))
+                let name = format!("{name}{suffix}");
+                Ok(Arc::new(Etcd::connect(&Rendezvous::access(endpoints), &name, 1, self.ttl())?))
             }
         }
     }
