@@ -6,7 +6,7 @@ mod lab;
 mod quota;
 mod streams;
 
-pub(crate) use cluster::{ClusterAction, Watched};
+pub(crate) use cluster::{ClusterAction, DlmAction, LockRequest, Watched};
 pub(crate) use {lab::LabCommand, quota::QuotaArgs};
 
 use crate::key_source::KeySource;
@@ -329,6 +329,23 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: ClusterAction,
     },
+    /// Run a command under a lock that all machines of a cluster share, as flock(1) on one
+    #[command(
+        override_usage = "sluice lock NAME --cluster CLUSTER [--shared] [--timeout SECONDS] -- COMMAND...",
+        after_help = cluster::LOCK_EXAMPLES
+    )]
+    Lock {
+        #[command(flatten)]
+        request: LockRequest,
+        /// The command and its arguments, after --
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// The lock manager of a cluster, of which `sluice lock` has its locks
+    Dlm {
+        #[command(subcommand)]
+        action: DlmAction,
+    },
     /// List all mounts of sluicefs that are seen from here: directory, store, state, server
     #[command(after_help = LIST_EXAMPLES)]
     List {
@@ -584,11 +601,19 @@ pub(crate) struct Mount {
     pub(crate) detach: bool,
 }
 
-/// Work that the tour does in processes of its own.
+/// Work of processes that this program starts.
 #[derive(Subcommand)]
 pub(crate) enum Child {
     /// Lock some bytes of FILE until standard input ends
     HoldLock { file: PathBuf },
     /// Lock and unlock them ROUNDS times
     LockRounds { file: PathBuf, rounds: u32 },
+    /// Have a lock of a cluster until standard input ends, for `sluice lock`
+    LockMember(LockRequest),
+    /// Become a command that ends when process PARENT does
+    Locked {
+        parent: i32,
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
 }

@@ -1,7 +1,12 @@
 //! Cluster: `sluice cluster`, and a mount that is a node of one.
 
+pub(crate) use crate::cluster_lock::{become_locked, lock};
+pub(crate) use crate::dlm_status::dlm;
+pub(crate) use crate::lock_member::hold_lock;
+
 use crate::args::ClusterAction;
 use crate::cluster_demo;
+use crate::cluster_place::{listening, place, warn_of_loose_keys};
 use crate::cluster_top::{self, NodeSample};
 use crate::failures::mount_failure;
 use crate::mount_stat;
@@ -25,7 +30,6 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How long a mount may wait for its first server: for the lease of one that died.
@@ -61,15 +65,7 @@ impl ClusterMember {
             }
             etcd @ Rendezvous::Etcd { .. } => etcd,
         };
-        let listen = match listen {
-            Some(listen) if listen.ip().is_unspecified() => {
-                return Err(Failure::Usage(format!(
-                    "--listen {listen}: give the address of this machine where the other nodes reach it"
-                )));
-            }
-            Some(listen) => listen,
-            None => SocketAddr::new(place.own_address()?, 0),
-        };
+        let listen = listening(&place, listen)?;
         let identity = identity.map(std::path::absolute).transpose()?.unwrap_or_else(|| place.keys());
         warn_of_loose_keys(&identity);
         Ok(ClusterMember { place, identity, listen })
@@ -150,19 +146,6 @@ impl ClusterMember {
     }
 }
 
-/// Says so if others than its owner may read a key in `keys`: it is all that a node needs.
-fn warn_of_loose_keys(keys: &Path) {
-    for key in ["ca.key", "node.key"].map(|name| keys.join(name)) {
-        if key.metadata().is_ok_and(|about| about.mode() & 0o077 != 0) {
-            let key = key.display();
-            eprintln!(
-                "sluice: warning: {key}: other users may read this key, which makes nodes of the cluster; to end that: \
-                 chmod 600 {key}"
-            );
-        }
-    }
-}
-
 /// The file system in `store`, which nodes of an earlier epoch lose. A store in a directory has no epochs: it is in the way
 /// of others while a living process has it open.
 fn open(
@@ -175,21 +158,6 @@ fn open(
             Superblock::open_in(bucket.open(Claim::Epoch(epoch), options.store.clone())?, options)
         }
         None => storage.open(store, options, false, &|_| ()),
-    }
-}
-
-/// The place that `text` names: a directory may be named by its path alone.
-fn place(text: &str) -> Result<Rendezvous> {
-    match ["dir:", "etcd:", "http:", "https:"].iter().any(|prefix| text.starts_with(prefix)) {
-        true => text.parse().map_err(|error: io::Error| Failure::Usage(error.to_string())),
-        // Neither is a directory that anybody means.
-        false if text.is_empty() || text.contains("://") => {
-            let text = format!(
-                "`{text}` is no cluster: give a directory that all nodes share, or http://HOST:PORT/NAME of an etcd"
-            );
-            Err(Failure::Usage(text))
-        }
-        false => Ok(Rendezvous::Directory(text.into())),
     }
 }
 

@@ -12,9 +12,17 @@ mod cluster;
 #[cfg(feature = "cluster")]
 mod cluster_demo;
 #[cfg(feature = "cluster")]
+mod cluster_lock;
+#[cfg(feature = "cluster")]
+mod cluster_place;
+#[cfg(feature = "cluster")]
 mod cluster_top;
 mod copies;
 mod demo;
+#[cfg(feature = "cluster")]
+mod descendants;
+#[cfg(feature = "cluster")]
+mod dlm_status;
 mod failures;
 mod fault;
 mod footing;
@@ -23,6 +31,8 @@ mod keys;
 mod lab_program;
 mod leaving;
 mod list;
+#[cfg(feature = "cluster")]
+mod lock_member;
 mod mount_files;
 mod mount_helper;
 mod mount_locks;
@@ -178,6 +188,8 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Cluster { action } => cluster::perform(action)?,
+        Command::Lock { request, command } => return cluster::lock(&request, &command),
+        Command::Dlm { action } => cluster::dlm(action)?,
         Command::List { json } => list::list(json)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
         Command::Top(Watched { dir: Some(dir), .. }) => watch::top(&dir)?,
@@ -191,7 +203,7 @@ fn perform(command: Command) -> Result<u8> {
             clap_complete::generate(shell, &mut args::command(), "sluice", &mut script);
             Output::plain().give(&script)?;
         }
-        Command::Child { child } => perform_as_child(child)?,
+        Command::Child { child } => return perform_as_child(child),
     }
     Ok(0)
 }
@@ -201,11 +213,14 @@ fn first_user(files: Result<Vec<MountFile>>) -> String {
     files.unwrap_or_default().first().map_or_else(String::new, |file| format!("; {}", file.in_words()))
 }
 
-fn perform_as_child(child: Child) -> Result<()> {
+fn perform_as_child(child: Child) -> Result<u8> {
     match child {
-        Child::HoldLock { file } => demo::hold_until_told(&file),
-        Child::LockRounds { file, rounds } => demo::lock_rounds(&file, rounds),
+        Child::HoldLock { file } => demo::hold_until_told(&file)?,
+        Child::LockRounds { file, rounds } => demo::lock_rounds(&file, rounds)?,
+        Child::LockMember(request) => return cluster::hold_lock(&request),
+        Child::Locked { parent, command } => return cluster::become_locked(parent, &command),
     }
+    Ok(0)
 }
 
 /// Tells the parent that the serving process's mount works.

@@ -2,7 +2,7 @@
 
 pub(crate) use NoClusterMember as ClusterMember;
 
-use crate::args::ClusterAction;
+use crate::args::{ClusterAction, DlmAction, LockRequest};
 use crate::storage::Storage;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{Ended, MountOptions, StopSignals};
@@ -54,6 +54,22 @@ pub(crate) fn top(_: &str, _: Option<PathBuf>) -> Result<()> {
     Err(absent())
 }
 
+pub(crate) fn lock(_: &LockRequest, _: &[OsString]) -> Result<u8> {
+    Err(absent())
+}
+
+pub(crate) fn hold_lock(_: &LockRequest) -> Result<u8> {
+    Err(absent())
+}
+
+pub(crate) fn become_locked(_: i32, _: &[OsString]) -> Result<u8> {
+    Err(absent())
+}
+
+pub(crate) fn dlm(_: DlmAction) -> Result<()> {
+    Err(absent())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,10 +77,17 @@ mod tests {
     #[test]
     fn whatever_is_asked_of_a_cluster_is_refused_with_the_cure() {
         let nowhere = || "dir:/nowhere".to_owned();
+        let (name, cluster) = ("a".into(), nowhere());
+        let request =
+            LockRequest { name, cluster, identity: None, listen: None, shared: false, timeout: None };
         let refusals = [
             NoClusterMember::of(&nowhere(), None, None).err(),
             perform(ClusterAction::Demo).err(),
             top(&nowhere(), None).err(),
+            lock(&request, &[]).err(),
+            hold_lock(&request).err(),
+            become_locked(1, &[]).err(),
+            dlm(DlmAction::Status { json: false, identity: None, cluster: nowhere() }).err(),
         ];
         for refusal in refusals {
             let text = refusal.expect("refused").to_string();

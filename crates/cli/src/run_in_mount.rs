@@ -80,7 +80,7 @@ pub(crate) fn run_in_mount(
     Ok(as_a_shell_says(status))
 }
 
-fn as_a_shell_says(status: ExitStatus) -> u8 {
+pub(crate) fn as_a_shell_says(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
 }

@@ -203,7 +203,13 @@ impl Cluster {
     fn members(&self, dir_name: &str, suffix: &str) -> io::Result<Arc<dyn Membership>> {
         match &self.place {
             Rendezvous::Directory(dir) => {
-                Ok(Arc::new(LeaseDirectory::open(&dir.join(dir_name), 1, self.ttl())?))
+                let dir = dir.join(dir_name);
+                let opened = LeaseDirectory::open(&dir, 1, self.ttl());
+                let named = |error: io::Error| match error.raw_os_error() {
+                    Some(_) => io::Error::new(error.kind(), format!("{}: {error}", dir.display())),
+                    None => error,
+                };
+                Ok(Arc::new(opened.map_err(named)?))
             }
             Rendezvous::Etcd { endpoints, name } => {
                 let name = format!("{name}{suffix}");

@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(12);
 const NOBODY: &str = "http://127.0.0.1:1/test";
 
 /// Members of an etcd with their data in a directory, and the place of a cluster there. None, said loudly, where there is no etcd.
-fn etcd(test: &str, members: usize) -> Option<((Vec<ServerProcess>, Scratch), String)> {
+pub(crate) fn etcd(test: &str, members: usize) -> Option<((Vec<ServerProcess>, Scratch), String)> {
     let tools = std::env::var_os("TOOLS").map(PathBuf::from);
     let tools = tools.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools").into());
     let data = Scratch::in_memory();

@@ -5,7 +5,7 @@ use super::client::Client;
 use super::parties::{Program, Waits};
 use crate::support::check::Truth;
 use crate::support::wishes::{Wish, Wishes};
-use sluice_dlm::{Mutant, Node, Options, Packet, Session, Token};
+use sluice_dlm::{Masters, Mutant, Node, Options, Packet, Session, Token};
 use sluice_membership::{NodeId, Registry, ShardId, View};
 use sluice_sync::random::Random;
 use std::collections::BTreeMap;
@@ -98,6 +98,7 @@ impl World {
             retry: 1_000 * MS,
             memory: 64 << 10,
             seed,
+            masters: if seed % 4 == 3 { Masters::Oldest } else { Masters::Spread },
             mutant,
             ..Options::default()
         };
