@@ -1,13 +1,16 @@
 //! Args: the command line, with its help texts.
 
+mod child;
 mod cluster;
 #[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
 mod lab;
+mod lock;
 mod quota;
 mod streams;
 
-pub(crate) use cluster::{ClusterAction, DlmAction, LockRequest, Watched};
-pub(crate) use {lab::LabCommand, quota::QuotaArgs};
+pub(crate) use cluster::{ClusterAction, Watched};
+pub(crate) use lock::{DlmAction, LockCommand, WantedLock};
+pub(crate) use {child::Child, lab::LabCommand, quota::QuotaArgs};
 
 use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -329,23 +332,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         action: ClusterAction,
     },
-    /// Run a command under a lock that all machines of a cluster share, as flock(1) on one
-    #[command(
-        override_usage = "sluice lock NAME --cluster CLUSTER [--shared] [--timeout SECONDS] -- COMMAND...",
-        after_help = cluster::LOCK_EXAMPLES
-    )]
-    Lock {
-        #[command(flatten)]
-        request: LockRequest,
-        /// The command and its arguments, after --
-        #[arg(last = true, required = true)]
-        command: Vec<OsString>,
-    },
-    /// The lock manager of a cluster, of which `sluice lock` has its locks
-    Dlm {
-        #[command(subcommand)]
-        action: DlmAction,
-    },
+    #[command(flatten)]
+    Lock(LockCommand),
     /// List all mounts of sluicefs that are seen from here: directory, store, state, server
     #[command(after_help = LIST_EXAMPLES)]
     List {
@@ -599,21 +587,4 @@ pub(crate) struct Mount {
     /// Say when it is mounted, and leave terminal and pipes then
     #[arg(long, hide = true, requires = "foreground", conflicts_with = "attached")]
     pub(crate) detach: bool,
-}
-
-/// Work of processes that this program starts.
-#[derive(Subcommand)]
-pub(crate) enum Child {
-    /// Lock some bytes of FILE until standard input ends
-    HoldLock { file: PathBuf },
-    /// Lock and unlock them ROUNDS times
-    LockRounds { file: PathBuf, rounds: u32 },
-    /// Have a lock of a cluster until standard input ends, for `sluice lock`
-    LockMember(LockRequest),
-    /// Become a command that ends when process PARENT does
-    Locked {
-        parent: i32,
-        #[arg(last = true, required = true)]
-        command: Vec<OsString>,
-    },
 }

@@ -17,7 +17,7 @@
 //! Processes that COMMAND leaves behind at its end are no part of it. Orphans of a running COMMAND become children of `sluice lock`
 //! (`PR_SET_CHILD_SUBREAPER`), which finds them by that when the lock is lost, and reaps them.
 
-use crate::args::LockRequest;
+use crate::args::WantedLock;
 use crate::descendants::{MEMBERS_VARIABLE, is_below, kill_all, mark_of};
 use crate::run_in_mount::as_a_shell_says;
 use rustix::io::{Errno, ioctl_fionread};
@@ -53,7 +53,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const NO_CHILD: Duration = Duration::from_millis(5);
 
 /// What happens to `sluice lock`.
-enum Event {
+enum LockEvent {
     /// The lock is held, with this token.
     Held(String),
     /// The member is one until the first time, by [`now`]; the command is to be dead at the second.
@@ -69,7 +69,7 @@ enum Event {
 ///
 /// # Errors
 /// When this process can start no other.
-pub(crate) fn lock(request: &LockRequest, command: &[OsString]) -> Result<u8> {
+pub(crate) fn lock(request: &WantedLock, command: &[OsString]) -> Result<u8> {
     let program = this_program()?;
     let passed_on = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
     let ignored = ignored_signals();
@@ -87,7 +87,7 @@ pub(crate) fn lock(request: &LockRequest, command: &[OsString]) -> Result<u8> {
     let tell = told.clone();
     thread::spawn(move || {
         for signal in signals.forever() {
-            let _ = tell.send(Event::Signal(signal));
+            let _ = tell.send(LockEvent::Signal(signal));
         }
     });
     let pipes = member.stdin.take().zip(member.stdout.take());
@@ -99,8 +99,16 @@ pub(crate) fn lock(request: &LockRequest, command: &[OsString]) -> Result<u8> {
     thread::spawn(move || listen(from_member, &tell));
     thread::spawn(move || reap(&told));
     let (until, kill_at) = (u64::MAX, u64::MAX);
-    let holder =
-        Holder { member, is_member_over: false, is_silent: false, to_member, unread, events, until, kill_at };
+    let holder = CommandHolder {
+        member,
+        is_member_over: false,
+        is_silent: false,
+        to_member,
+        unread,
+        events,
+        until,
+        kill_at,
+    };
     holder.run(&program, request, command)
 }
 
@@ -112,30 +120,30 @@ fn ignored_signals() -> u64 {
 }
 
 /// Takes in what the member says.
-fn listen(from: ChildStdout, tell: &Sender<Event>) {
+fn listen(from: ChildStdout, tell: &Sender<LockEvent>) {
     for line in BufReader::new(from).lines().map_while(std::io::Result::ok) {
         let words: Vec<&str> = line.split(' ').collect();
         let event = match words[..] {
-            ["held", token] => Some(Event::Held(token.to_owned())),
+            ["held", token] => Some(LockEvent::Held(token.to_owned())),
             ["until", until, kill_at] => until
                 .parse()
                 .ok()
                 .zip(kill_at.parse().ok())
-                .map(|(until, kill_at)| Event::Until(until, kill_at)),
+                .map(|(until, kill_at)| LockEvent::Until(until, kill_at)),
             _ => None,
         };
         let Some(event) = event else { break };
         let _ = tell.send(event);
     }
-    let _ = tell.send(Event::Lost);
+    let _ = tell.send(LockEvent::Lost);
 }
 
 /// Reaps the member, the command, and orphans that the command has left, for as long as this process runs.
-fn reap(tell: &Sender<Event>) {
+fn reap(tell: &Sender<LockEvent>) {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) => {
-                let _ = tell.send(Event::Ended(pid, ExitStatus::from_raw(status.as_raw())));
+                let _ = tell.send(LockEvent::Ended(pid, ExitStatus::from_raw(status.as_raw())));
             }
             Ok(None) | Err(Errno::INTR) => {}
             Err(_) => thread::sleep(NO_CHILD),
@@ -144,7 +152,7 @@ fn reap(tell: &Sender<Event>) {
 }
 
 /// A `sluice lock`.
-struct Holder {
+struct CommandHolder {
     member: Pid,
     is_member_over: bool,
     /// It has let the lease run out without a word.
@@ -152,23 +160,23 @@ struct Holder {
     to_member: ChildStdin,
     /// Where the member's words come from.
     unread: OwnedFd,
-    events: Receiver<Event>,
+    events: Receiver<LockEvent>,
     /// As the member said last.
     until: u64,
     kill_at: u64,
 }
 
-impl Holder {
-    fn run(mut self, program: &Path, request: &LockRequest, command: &[OsString]) -> Result<u8> {
+impl CommandHolder {
+    fn run(mut self, program: &Path, request: &WantedLock, command: &[OsString]) -> Result<u8> {
         let token = loop {
             match self.next(None) {
-                Some(Event::Held(token)) => break token,
-                Some(Event::Until(until, kill_at)) => (self.until, self.kill_at) = (until, kill_at),
+                Some(LockEvent::Held(token)) => break token,
+                Some(LockEvent::Until(until, kill_at)) => (self.until, self.kill_at) = (until, kill_at),
                 // It has said why.
-                Some(Event::Ended(pid, status)) if pid == self.member => {
+                Some(LockEvent::Ended(pid, status)) if pid == self.member => {
                     return Ok(as_a_shell_says(status));
                 }
-                Some(Event::Signal(signal)) => {
+                Some(LockEvent::Signal(signal)) => {
                     self.leave();
                     return Ok(u8::try_from(128 + signal).unwrap_or(1));
                 }
@@ -233,15 +241,15 @@ impl Holder {
                 event => event,
             };
             match event {
-                Some(Event::Ended(pid, status)) if pid == command => return (status, is_lost),
-                Some(Event::Until(until, kill_at)) if !is_lost => {
+                Some(LockEvent::Ended(pid, status)) if pid == command => return (status, is_lost),
+                Some(LockEvent::Until(until, kill_at)) if !is_lost => {
                     (self.until, self.kill_at) = (until, kill_at);
                 }
-                Some(Event::Signal(signal)) => {
+                Some(LockEvent::Signal(signal)) => {
                     let is_from_terminal = matches!(signal, SIGINT | SIGQUIT) && is_in_foreground();
                     Signal::from_named_raw(signal).filter(|_| !is_from_terminal).into_iter().for_each(send);
                 }
-                Some(Event::Lost) if !is_lost => {
+                Some(LockEvent::Lost) if !is_lost => {
                     is_lost = true;
                     let rest = self.kill_at.saturating_sub(self.until) / 2;
                     self.kill_at = self.kill_at.min(now() + rest);
@@ -264,13 +272,13 @@ impl Holder {
     }
 
     /// The next event; `None` at the time `due`.
-    fn next(&mut self, due: Option<u64>) -> Option<Event> {
+    fn next(&mut self, due: Option<u64>) -> Option<LockEvent> {
         loop {
             let left = due.map_or(LOOK, |due| Duration::from_nanos(due.saturating_sub(now())));
             // A clock may stand still that does not while the machine sleeps.
             match self.events.recv_timeout(left.min(LOOK)) {
                 Ok(event) => {
-                    self.is_member_over |= matches!(event, Event::Ended(pid, _) if pid == self.member);
+                    self.is_member_over |= matches!(event, LockEvent::Ended(pid, _) if pid == self.member);
                     return Some(event);
                 }
                 Err(_) if due.is_some_and(|due| due <= now()) => return None,

@@ -1,6 +1,6 @@
 //! Lock member: the process that is a member of the lock manager for one `sluice lock`. See `cluster_lock.rs`.
 
-use crate::args::LockRequest;
+use crate::args::WantedLock;
 use crate::cluster_place::{listening, place, warn_of_loose_keys};
 use crate::descendants::{is_below, is_marked, kill_all, mark_of};
 use rustix::io::Errno;
@@ -14,7 +14,9 @@ use sluice_sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use sluice_sync::time::{Duration, Instant, nanoseconds};
 use sluice_sync::{Arc, thread};
 use std::io::{self, BufRead, ErrorKind, Write};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A command whose member is lost is killed after such a part of a lease, ...
 const KILL: u64 = 4;
@@ -22,13 +24,15 @@ const KILL: u64 = 4;
 const GRACE: u32 = 2;
 /// How often is looked whether the lease was renewed, in its length.
 const LOOKS: u32 = 16;
+/// So many leases a process tries to become a member: many others may, at an etcd that has little time.
+const JOINING: u32 = 4;
 /// How often a member that waits looks whether it is still to wait.
 const WAIT: Duration = Duration::from_millis(20);
 /// How long a command may wait: a lease that is not bounded by it ends first.
 const LONG: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// What `sluice lock` says.
-enum Word {
+enum HolderWord {
     /// The process of the command.
     Pid(Pid),
     /// The lock is used no more.
@@ -39,7 +43,7 @@ enum Word {
 ///
 /// # Errors
 /// When it does not get the lock.
-pub(crate) fn hold_lock(request: &LockRequest) -> Result<u8> {
+pub(crate) fn hold_lock(request: &WantedLock) -> Result<u8> {
     let shown = request.name.display();
     if !(1..=NAME_MAX).contains(&request.name.len()) {
         return Err(Failure::Usage(format!("{shown}: the name of a lock has 1 to {NAME_MAX} bytes")));
@@ -59,20 +63,25 @@ pub(crate) fn hold_lock(request: &LockRequest) -> Result<u8> {
     let keys = request.identity.clone().unwrap_or_else(|| place.keys());
     warn_of_loose_keys(&keys);
     let ttl = cluster.ttl();
+    let mut joined_by = deadline.min(Instant::now() + ttl * JOINING);
     loop {
         let listen = listening(&place, request.listen)?;
-        let config = Config {
-            listen,
-            grace: ttl / GRACE,
-            masters: Masters::Oldest,
-            ..Config::local(cluster.name(), cluster.identity(&keys)?, cluster.lock_membership()?)
+        let dlm = match join(&cluster, &keys, listen) {
+            Err(error)
+                if may_end(&error)
+                    && Instant::now() < joined_by
+                    && matches!(words.try_recv(), Err(TryRecvError::Empty)) =>
+            {
+                thread::sleep(WAIT);
+                continue;
+            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                let text = format!("--listen {listen}: {error}: give port 0, or one that nobody uses");
+                return Err(Failure::Usage(text));
+            }
+            joined => joined?,
         };
-        let dlm = Dlm::join_now(config).map_err(|error| match error.kind() {
-            ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable => Failure::Failed(format!(
-                "--listen {listen}: {error}: give port 0 at an address of this machine"
-            )),
-            _ => error.into(),
-        })?;
+        joined_by = deadline.min(Instant::now() + ttl * JOINING);
         let is_try = timeout == Some(Duration::ZERO);
         // An attempt is decided by another process, which may be a while away.
         let deadline = if is_try { Instant::now() + ttl } else { deadline };
@@ -104,14 +113,30 @@ pub(crate) fn hold_lock(request: &LockRequest) -> Result<u8> {
     }
 }
 
+/// Becomes a member.
+fn join(cluster: &Cluster, keys: &Path, listen: SocketAddr) -> io::Result<Dlm> {
+    Dlm::join_now(Config {
+        listen,
+        grace: cluster.ttl() / GRACE,
+        masters: Masters::Oldest,
+        ..Config::local(cluster.name(), cluster.identity(keys)?, cluster.lock_membership()?)
+    })
+}
+
+/// Whether it may be otherwise the next time: etcd has no time, or the connection to it broke.
+fn may_end(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, Other, TimedOut, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | Other | TimedOut | UnexpectedEof)
+}
+
 /// What standard input says.
-fn listen() -> Receiver<Word> {
+fn listen() -> Receiver<HolderWord> {
     let (tell, words) = channel();
     thread::spawn(move || {
         for line in io::stdin().lock().lines().map_while(io::Result::ok) {
             let word = match line.split_once(' ') {
-                Some(("pid", pid)) => pid.parse().ok().and_then(Pid::from_raw).map(Word::Pid),
-                _ => Some(Word::Done),
+                Some(("pid", pid)) => pid.parse().ok().and_then(Pid::from_raw).map(HolderWord::Pid),
+                _ => Some(HolderWord::Done),
             };
             word.into_iter().for_each(|word| drop(tell.send(word)));
         }
@@ -122,10 +147,10 @@ fn listen() -> Receiver<Word> {
 /// Takes the lock. None if nobody waits for it any more.
 fn take(
     dlm: &Dlm,
-    request: &LockRequest,
+    request: &WantedLock,
     want: &Want,
     deadline: Instant,
-    words: &Receiver<Word>,
+    words: &Receiver<HolderWord>,
 ) -> std::result::Result<Option<Held>, LockError> {
     let key = dlm.key(request.name.as_bytes())?;
     let ticket = match dlm.node().lock(now(), &key, want)? {
@@ -149,7 +174,7 @@ fn take(
 }
 
 /// Has the lock until the command has ended.
-fn keep(dlm: &Dlm, held: &Held, token: Token, ttl: Duration, words: &Receiver<Word>) -> Result<()> {
+fn keep(dlm: &Dlm, held: &Held, token: Token, ttl: Duration, words: &Receiver<HolderWord>) -> Result<()> {
     let token = token.as_number().ok_or_else(|| io::Error::from(Errno::OVERFLOW))?;
     if held.mode() == Mode::Ex {
         let system = rustix::system::uname();
@@ -175,8 +200,8 @@ fn keep(dlm: &Dlm, held: &Held, token: Token, ttl: Duration, words: &Receiver<Wo
             say(lines(until));
         }
         match words.recv_timeout(ttl / LOOKS) {
-            Ok(Word::Pid(pid)) => command = Some(pid),
-            Ok(Word::Done) => return Ok(()),
+            Ok(HolderWord::Pid(pid)) => command = Some(pid),
+            Ok(HolderWord::Done) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 let own = mark_of(rustix::process::getpid());

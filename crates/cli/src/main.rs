@@ -56,7 +56,7 @@ mod streams;
 mod system_log;
 mod watch;
 
-use args::{Child, Command, Watched};
+use args::{Child, Command, LockCommand, Watched};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use footing::Footing;
@@ -188,8 +188,8 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Cluster { action } => cluster::perform(action)?,
-        Command::Lock { request, command } => return cluster::lock(&request, &command),
-        Command::Dlm { action } => cluster::dlm(action)?,
+        Command::Lock(LockCommand::Lock { request, command }) => return cluster::lock(&request, &command),
+        Command::Lock(LockCommand::Dlm { action }) => cluster::dlm(action)?,
         Command::List { json } => list::list(json)?,
         Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
         Command::Top(Watched { dir: Some(dir), .. }) => watch::top(&dir)?,

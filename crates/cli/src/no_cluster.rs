@@ -2,7 +2,7 @@
 
 pub(crate) use NoClusterMember as ClusterMember;
 
-use crate::args::{ClusterAction, DlmAction, LockRequest};
+use crate::args::{ClusterAction, DlmAction, WantedLock};
 use crate::storage::Storage;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{Ended, MountOptions, StopSignals};
@@ -54,11 +54,11 @@ pub(crate) fn top(_: &str, _: Option<PathBuf>) -> Result<()> {
     Err(absent())
 }
 
-pub(crate) fn lock(_: &LockRequest, _: &[OsString]) -> Result<u8> {
+pub(crate) fn lock(_: &WantedLock, _: &[OsString]) -> Result<u8> {
     Err(absent())
 }
 
-pub(crate) fn hold_lock(_: &LockRequest) -> Result<u8> {
+pub(crate) fn hold_lock(_: &WantedLock) -> Result<u8> {
     Err(absent())
 }
 
@@ -79,7 +79,7 @@ mod tests {
         let nowhere = || "dir:/nowhere".to_owned();
         let (name, cluster) = ("a".into(), nowhere());
         let request =
-            LockRequest { name, cluster, identity: None, listen: None, shared: false, timeout: None };
+            WantedLock { name, cluster, identity: None, listen: None, shared: false, timeout: None };
         let refusals = [
             NoClusterMember::of(&nowhere(), None, None).err(),
             perform(ClusterAction::Demo).err(),

@@ -30,7 +30,7 @@ use std::{io, process};
 const POLL: Duration = Duration::from_millis(20);
 
 /// So many of the last files stay.
-const KEPT: u64 = 32;
+const KEPT: u64 = 128;
 /// The prefixes of file names: of a complete file, and of a file that is being written.
 const WHOLE: &str = "registry.";
 const WRITTEN: &str = "written.";
@@ -127,7 +127,10 @@ impl LeaseDirectory {
         // A file that stays is removed later.
         let _ = fs::remove_file(&own);
         match linked {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            // Others may also have removed the written file, for its number is of long ago.
+            Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
+                return Ok(false);
+            }
             linked => linked?,
         }
         File::open(&self.dir)?.sync_all()?;

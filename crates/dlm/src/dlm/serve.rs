@@ -158,7 +158,7 @@ impl Inner {
         Ok((peer, Arc::new(connection)))
     }
 
-    /// The member that calls. If this node has not heard of it, it has joined just now, or never did.
+    /// The member that calls. The view of this node may be older than that member.
     fn caller(&self, from: NodeId) -> Option<Arc<Peer>> {
         let (post, membership) = (self.node.effects(), &self.config.membership);
         let is_member = |view: &View| view.members.contains_key(&from);

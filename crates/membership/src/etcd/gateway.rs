@@ -80,7 +80,8 @@ impl Gateway {
             self.post(method, arguments, self.patience)?
                 .as_reader()
                 .take(ANSWER_MAX)
-                .read_to_end(&mut text)?;
+                .read_to_end(&mut text)
+                .map_err(|error| io::Error::other(format!("etcd does not answer: {error}")))?;
             serde_json::from_slice(&text).map_err(unlike_etcd)
         };
         let attempts = if method == TRANSACTION { 1 } else { self.endpoints.len() };
