@@ -123,15 +123,11 @@ impl LeaseDirectory {
         let own = format!("{WRITTEN}{number}.{}.{}", process::id(), LAST.fetch_add(1, Ordering::Relaxed));
         let own = self.dir.join(own);
         let written = write_durably(&own, &serde_json::to_vec(saved)?);
-        let linked = written.and_then(|()| fs::hard_link(&own, self.whole(number)));
+        let linked = written.and_then(|()| self.link(&own, number));
         // A file that stays is removed later.
         let _ = fs::remove_file(&own);
-        match linked {
-            // Others may also have removed the written file, for its number is of long ago.
-            Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
-                return Ok(false);
-            }
-            linked => linked?,
+        if !linked? {
+            return Ok(false);
         }
         File::open(&self.dir)?.sync_all()?;
         if number > 1 && !self.whole(number - 1).exists() {
@@ -144,6 +140,16 @@ impl LeaseDirectory {
             }
         }
         Ok(true)
+    }
+
+    /// Gives the file `own` the name of file `number`. False if another process has one, or has removed `own` since its number is of long ago.
+    fn link(&self, own: &Path, number: u64) -> io::Result<bool> {
+        match fs::hard_link(own, self.whole(number)) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
+                Ok(false)
+            }
+            linked => linked.map(|()| true),
+        }
     }
 
     /// The files of one kind by their numbers, in order.
@@ -298,6 +304,8 @@ mod tests {
         }
         assert!(a.numbers(WHOLE).expect("read").len() as u64 <= KEPT + 2);
         assert!(a.numbers(WRITTEN).expect("read").is_empty());
+        // Others have removed what it had written: the change is made again.
+        assert!(!a.link(&dir.join("written.1.0.0"), 1).expect("no error"));
         fs::remove_dir_all(dir).expect("removed");
     }
 }
