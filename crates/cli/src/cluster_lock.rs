@@ -22,7 +22,7 @@ use crate::descendants::{MEMBERS_VARIABLE, is_below, kill_all, mark_of};
 use crate::run_in_mount::as_a_shell_says;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, pidfd_open, pidfd_send_signal,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, pidfd_send_signal,
     set_child_subreaper, set_parent_process_death_signal, wait,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -35,7 +35,7 @@ use sluice_sync::thread;
 use sluice_sync::time::{Duration, nanoseconds};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -74,7 +74,7 @@ pub(crate) fn lock(request: &WantedLock, command: &[OsString]) -> Result<u8> {
     let passed_on = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
     let ignored = ignored_signals();
     let mut signals = Signals::new(passed_on.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
-    set_child_subreaper(Some(getpid())).map_err(std::io::Error::from)?;
+    set_child_subreaper(Some(getpid())).map_err(io::Error::from)?;
     let mut member = Command::new(&program)
         .args(["child", "lock-member"])
         .args(request.arguments())
@@ -94,6 +94,8 @@ pub(crate) fn lock(request: &WantedLock, command: &[OsString]) -> Result<u8> {
     let Some(((to_member, from_member), member)) = pipes.zip(pid_of(member.id())) else {
         return Err(Failure::Interrupted);
     };
+    // Before anybody reaps it: afterwards its number may be another process's.
+    let member_handle = pidfd_open(member, PidfdFlags::empty()).map_err(io::Error::from)?;
     let tell = told.clone();
     let unread = from_member.as_fd().try_clone_to_owned()?;
     thread::spawn(move || listen(from_member, &tell));
@@ -101,6 +103,7 @@ pub(crate) fn lock(request: &WantedLock, command: &[OsString]) -> Result<u8> {
     let (until, kill_at) = (u64::MAX, u64::MAX);
     let holder = CommandHolder {
         member,
+        member_handle,
         is_member_over: false,
         is_silent: false,
         to_member,
@@ -121,7 +124,7 @@ fn ignored_signals() -> u64 {
 
 /// Takes in what the member says.
 fn listen(from: ChildStdout, tell: &Sender<LockEvent>) {
-    for line in BufReader::new(from).lines().map_while(std::io::Result::ok) {
+    for line in BufReader::new(from).lines().map_while(io::Result::ok) {
         let words: Vec<&str> = line.split(' ').collect();
         let event = match words[..] {
             ["held", token] => Some(LockEvent::Held(token.to_owned())),
@@ -154,6 +157,7 @@ fn reap(tell: &Sender<LockEvent>) {
 /// A `sluice lock`.
 struct CommandHolder {
     member: Pid,
+    member_handle: OwnedFd,
     is_member_over: bool,
     /// It has let the lease run out without a word.
     is_silent: bool,
@@ -207,7 +211,7 @@ impl CommandHolder {
         }
         if self.is_silent {
             // A process that stands still would not end.
-            let _ = kill_process(self.member, Signal::KILL);
+            self.kill_member();
         }
         self.leave();
         let (status, _) = outcome?;
@@ -287,13 +291,23 @@ impl CommandHolder {
         }
     }
 
-    /// Lets the member unlock and leave.
+    /// Lets the member unlock and leave. A signal that comes later says that the user does not wait for that, as when etcd does not answer.
     fn leave(&mut self) {
+        let patient_until = now() + nanoseconds(LOOK);
         // It ends by that, or has ended.
         let _ = writeln!(self.to_member, "done");
         while !self.is_member_over {
-            self.next(None);
+            if let Some(LockEvent::Signal(_)) = self.next(None)
+                && now() > patient_until
+            {
+                self.kill_member();
+            }
         }
+    }
+
+    fn kill_member(&self) {
+        // It may have ended just now.
+        let _ = pidfd_send_signal(&self.member_handle, Signal::KILL);
     }
 }
 
@@ -318,7 +332,7 @@ pub(crate) fn become_locked(parent: i32, command: &[OsString]) -> Result<u8> {
     let Some((name, arguments)) = command.split_first() else {
         return Err(Failure::Usage("give a command to run, after --".into()));
     };
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(std::io::Error::from)?;
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     if getppid() != Pid::from_raw(parent) {
         return Ok(128 + 9);
     }

@@ -4,7 +4,7 @@ use crate::args::WantedLock;
 use crate::cluster_place::{listening, place, warn_of_loose_keys};
 use crate::descendants::{is_below, is_marked, kill_all, mark_of};
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use sluice_cluster::Cluster;
 use sluice_console::failure::{Failure, Result};
@@ -15,6 +15,7 @@ use sluice_sync::time::{Duration, Instant, nanoseconds};
 use sluice_sync::{Arc, thread};
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -200,14 +201,19 @@ fn keep(dlm: &Dlm, held: &Held, token: Token, ttl: Duration, words: &Receiver<Ho
             say(lines(until));
         }
         match words.recv_timeout(ttl / LOOKS) {
-            Ok(HolderWord::Pid(pid)) => command = Some(pid),
+            // Not reaped yet: afterwards the number may be another process's.
+            Ok(HolderWord::Pid(pid)) => {
+                command = pidfd_open(pid, PidfdFlags::empty()).ok().map(|of| (pid, of))
+            }
             Ok(HolderWord::Done) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 let own = mark_of(rustix::process::getpid());
                 kill_all(|pid, parents| {
-                    is_marked(pid, &own)
-                        || command.is_some_and(|command| is_below(pid, command, None, parents))
+                    let is_its = |(root, handle): &(Pid, OwnedFd)| {
+                        is_below(pid, *root, None, parents) && pidfd_send_signal(handle, Signal::STOP).is_ok()
+                    };
+                    is_marked(pid, &own) || command.as_ref().is_some_and(is_its)
                 });
                 return Ok(());
             }

@@ -21,6 +21,7 @@ pub(crate) enum LockCommand {
         command: Vec<OsString>,
     },
     /// The lock manager of a cluster, of which `sluice lock` has its locks
+    #[command(after_help = DLM_EXAMPLES)]
     Dlm {
         #[command(subcommand)]
         action: DlmAction,
@@ -51,6 +52,10 @@ pub(crate) struct WantedLock {
 
 impl WantedLock {
     /// The arguments that say the same.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(dead_code, reason = "a build without clusters has no locks between machines")
+    )]
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec!["--cluster".into(), self.cluster.clone().into()];
         let identity = self.identity.clone().map(OsString::from);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 17] = [
     "demo",
     "mkfs",
     "fsck",
@@ -15,6 +15,8 @@ const COMMANDS: [&str; 15] = [
     "mount",
     "umount",
     "run",
+    "lock",
+    "dlm",
     "locks",
     "stat",
     "top",

@@ -198,6 +198,15 @@ fn the_exit_status_is_that_of_the_command() {
     kill("-TERM", waiting.id());
     assert_eq!(end(waiting).status, Some(143));
     assert!(!place.status(&[]).contains("-> wanted") && !place.scratch.0.join("never").exists());
+    // Also one whose member does not answer, when it is told again.
+    let mut waiting = place.start("c", &[], "touch never");
+    until("it waits", || place.status(&[]).contains("-> wanted"));
+    kill("-STOP", member_of(&waiting));
+    while waiting.try_wait().expect("it is ours").is_none() {
+        kill("-TERM", waiting.id());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(end(waiting).status, Some(143));
     place.write("go");
     end(holder).well();
 }
