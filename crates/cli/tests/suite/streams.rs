@@ -154,7 +154,7 @@ fn a_stream_that_was_cut_goes_on_with_a_token_also_when_client_and_mount_have_en
 fn a_mount_whose_server_is_killed_in_the_middle_of_a_large_file_goes_on_within_it() {
     let Some(scratch) = stage("a_mount_whose_server_is_killed_in_the_middle_of_a_large_file") else { return };
     let run = |script: &str| sh(&scratch.0, script);
-    run("head -c 16M /dev/urandom > m/large; sluice snapshot create m two; sluice mkfs back; sluice mount back b").well();
+    run("head -c 16M /dev/urandom > m/large; sluice snapshot create m two; sluice mkfs back; sluice mount back $PWD/b").well();
     run("sluice send m/.snapshots/two > two.stream").well();
     let stream = fs::read(scratch.0.join("two.stream")).expect("it was sent");
     let mut receiver = Command::new(SLUICE)
