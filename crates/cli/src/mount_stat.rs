@@ -310,6 +310,14 @@ mod tests {
     }
 
     #[test]
+    fn a_scrub_that_cannot_go_on_is_told_with_its_reason() {
+        let mut stat = parse(LINE).unwrap();
+        stat.file_system.as_mut().unwrap().scrub_failure = Some("I/O error (EIO)".into());
+        let told = text(&stat);
+        assert!(told.contains("the scrub fails, since") && told.contains("I/O error (EIO)"), "{told}");
+    }
+
+    #[test]
     fn how_a_store_keeps_contents_is_told_with_the_ratio_of_a_compressed_one() {
         let mut stat = parse(LINE).unwrap();
         let kept = StoreStat {

@@ -373,11 +373,6 @@ impl Store {
         self.core.log.is_some()
     }
 
-    /// The version of its format. A program that knows no later one may use the store.
-    pub fn format(&self) -> u32 {
-        self.core.options.format
-    }
-
     /// Whether it is used without flushes.
     pub fn is_volatile(&self) -> bool {
         self.core.options.volatile

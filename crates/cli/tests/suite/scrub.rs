@@ -170,7 +170,10 @@ fn a_mount_scrubs_by_the_clock_once_in_a_period_and_tells_what_it_found() {
     stored.umount();
     for (options, wanted) in [
         ("scrub=hourly", "mount option scrub=hourly: give daily, weekly, monthly or off"),
-        ("ro,scrub=weekly", "mount option scrub=weekly: only with a store, and not with ro"),
+        (
+            "ro,scrub=weekly",
+            "mount option scrub=weekly: only with a store, and not with ro: the place of a scrub is noted in the store",
+        ),
     ] {
         let words = ["mount", "-o", options].map(AsRef::as_ref);
         let refused = sluice([&words[..], &[stored.store.as_os_str(), stored.dir.as_os_str()]].concat());
