@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// The options that are none of a mount by itself, with the forms of their values: shown after an unknown option.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock, memory=N[K|M|G|T|%], \
-                     snapshots=PERIOD:N[,PERIOD:N], scrub=daily|weekly|monthly|off, \
+                     snapshots=PERIOD:N[,PERIOD:N], scrub=PERIOD, \
                      volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, track, log=LEVEL, metrics=ADDRESS:PORT";
 /// The unit of memory for file data: whole pages.
 const PAGE: u64 = 4096;
@@ -154,9 +154,9 @@ fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
             let schedule = ram.snapshots.take().unwrap_or_default();
             ram.snapshots = Some(scheduled(item, schedule).ok_or_else(|| refuse(SCHEDULE))?);
         }
-        ("scrub", Some(value)) => {
+        ("scrub", value) => {
             let wanted = || refuse("give daily, weekly, monthly or off");
-            ram.scrub = scrub_period(value).ok_or_else(wanted)?;
+            ram.scrub = scrub_period(value.unwrap_or_default()).ok_or_else(wanted)?;
         }
         ("nodeadlock", None) => ram.deadlock_detection = false,
         ("volatile", None) => ram.store.volatile = true,
