@@ -565,7 +565,7 @@ const UNFINISHED: &str = "mkfs-unfinished";
 
 /// `options` with what the store `info` was made with. Its data are written by pushes, which come one at a time.
 fn of_store(info: &Info, options: Options) -> Options {
-    let mut options = options.log_size(info.log_size).segment_size(info.segment_size);
+    let mut options = options.log_size(info.log_size).segment_size(info.segment_size).format(info.version);
     // The records are decrypted by the bucket, and the data by its disk.
     options.key = None;
     options.compress(info.is_compressed).open_segments(1)

@@ -9,6 +9,7 @@ use sluice_console::output::Output;
 use sluice_console::table::Table;
 use sluice_fuse::control;
 use sluice_vfs::{SnapshotInfo, SnapshotSchedule, TreeSize, UtcTime};
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
@@ -21,11 +22,7 @@ pub(crate) fn clone_tree(from: &Path, to: &Path) -> Result<()> {
 pub(crate) fn snapshot(action: &Snapshot) -> Result<()> {
     match action {
         Snapshot::Create { dir, name } => {
-            let bytes = name.as_encoded_bytes();
-            if bytes.contains(&b'/') || [&b""[..], b".", b".."].contains(&bytes) {
-                return Err(Failure::Usage(format!("{}: give a name without `/`", name.display())));
-            }
-            if SnapshotSchedule::is_name(bytes) {
+            if SnapshotSchedule::is_name(checked(name)?.as_encoded_bytes()) {
                 let name = name.display();
                 let text = "such names are of snapshots that the clock takes and deletes (-o snapshots=): give another";
                 return Err(Failure::Usage(format!("{name}: {text}")));
@@ -38,10 +35,11 @@ pub(crate) fn snapshot(action: &Snapshot) -> Result<()> {
                 true => format!("restore snapshot {}", name.display()),
                 false => format!("restore {} of snapshot {}", path.display(), name.display()),
             };
-            answered(dir, control::restore_snapshot(dir, name, path), what)
+            answered(dir, control::restore_snapshot(dir, checked(name)?, path), what)
         }
         Snapshot::Delete { dir, name } => {
-            answered(dir, control::drop_snapshot(dir, name), || format!("delete snapshot {}", name.display()))
+            let dropped = control::drop_snapshot(dir, checked(name)?);
+            answered(dir, dropped, || format!("delete snapshot {}", name.display()))
         }
         Snapshot::List { dir, json } => {
             let listed = answered(dir, control::snapshots(dir), || dir.display().to_string())?;
@@ -49,6 +47,15 @@ pub(crate) fn snapshot(action: &Snapshot) -> Result<()> {
             Output::plain().give(text.as_bytes())
         }
     }
+}
+
+/// The name of a snapshot.
+fn checked(name: &OsStr) -> Result<&OsStr> {
+    let bytes = name.as_encoded_bytes();
+    if bytes.contains(&b'/') || [&b""[..], b".", b".."].contains(&bytes) {
+        return Err(Failure::Usage(format!("{}: give a name without `/`", name.display())));
+    }
+    Ok(name)
 }
 
 fn created(snapshot: &SnapshotInfo) -> Option<String> {

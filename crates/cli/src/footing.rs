@@ -22,7 +22,7 @@ pub(crate) enum Footing {
 /// Options, with a value or for any value; where they have an effect; what is said elsewhere.
 type OptionRule = (&'static [&'static str], fn(Footing, &MountOptions) -> bool, &'static str);
 
-const RULES: [OptionRule; 9] = [
+const RULES: [OptionRule; 10] = [
     (
         &["memory", "volatile", "cache", "cache_size", "takeover"],
         |place, _| place != Footing::Memory,
@@ -57,6 +57,11 @@ const RULES: [OptionRule; 9] = [
         &["snapshots"],
         |_, mount| !mount.read_only,
         "not with ro: snapshots that are taken and deleted are changes; leave one of the two out",
+    ),
+    (
+        &["scrub"],
+        |place, mount| place != Footing::Memory && !mount.read_only,
+        "only with a store, and not with ro: the place of a scrub is noted in the store",
     ),
     (
         &["nr_locks", "nr_owner_locks", "nodeadlock"],
@@ -169,6 +174,7 @@ mod tests {
         ("takeover", "o"),
         ("track", "mdo"),
         ("snapshots=hourly:24,daily:7", "mdocC"),
+        ("scrub=weekly", "docC"),
         ("log=info", "mdocC"),
         ("metrics=127.0.0.1:9180", "mdocC"),
     ];

@@ -42,6 +42,9 @@ pub(crate) fn text(stat: &MountStat) -> String {
     if let Some(why) = stat.file_system.iter().find_map(|known| known.snapshot_failure.as_ref()) {
         table.line(["snapshots fail, since", why]);
     }
+    if let Some(why) = stat.file_system.iter().find_map(|known| known.scrub_failure.as_ref()) {
+        table.line(["the scrub fails, since", why]);
+    }
     for (name, value) in &stat.cluster {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let label =
@@ -221,6 +224,7 @@ fn gauges_of_file_system(stat: &FileSystemStat) -> Vec<(&'static str, u64)> {
             ("scrub_total_bytes", scrub.scrub_total_bytes),
             ("scrub_damaged", scrub.scrub_damaged),
         ]);
+        gauges.extend(scrub.scrub_end_age_seconds.map(|age| ("scrub_end_age_seconds", age)));
     }
     gauges
 }
@@ -303,6 +307,14 @@ mod tests {
             text(&stat)
         );
         assert!(parse(b"{}").is_err());
+    }
+
+    #[test]
+    fn a_scrub_that_cannot_go_on_is_told_with_its_reason() {
+        let mut stat = parse(LINE).unwrap();
+        stat.file_system.as_mut().unwrap().scrub_failure = Some("I/O error (EIO)".into());
+        let told = text(&stat);
+        assert!(told.contains("the scrub fails, since") && told.contains("I/O error (EIO)"), "{told}");
     }
 
     #[test]

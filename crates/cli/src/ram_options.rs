@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// The options that are none of a mount by itself, with the forms of their values: shown after an unknown option.
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock, memory=N[K|M|G|T|%], \
-                     snapshots=PERIOD:N[,PERIOD:N], \
+                     snapshots=PERIOD:N[,PERIOD:N], scrub=PERIOD, \
                      volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, track, log=LEVEL, metrics=ADDRESS:PORT";
 /// The unit of memory for file data: whole pages.
 const PAGE: u64 = 4096;
@@ -154,6 +154,10 @@ fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
             let schedule = ram.snapshots.take().unwrap_or_default();
             ram.snapshots = Some(scheduled(item, schedule).ok_or_else(|| refuse(SCHEDULE))?);
         }
+        ("scrub", value) => {
+            let wanted = || refuse("give daily, weekly, monthly or off");
+            ram.scrub = scrub_period(value.unwrap_or_default()).ok_or_else(wanted)?;
+        }
         ("nodeadlock", None) => ram.deadlock_detection = false,
         ("volatile", None) => ram.store.volatile = true,
         ("key_file" | "passphrase_file", Some(value)) => {
@@ -201,6 +205,15 @@ fn scheduled(item: &str, schedule: SnapshotSchedule) -> Option<SnapshotSchedule>
     let (period, count) = item.split_once(':')?;
     let count = u32::try_from(digits(count)?).ok().filter(|count| *count > 0)?;
     Some(schedule.keep(SnapshotPeriod::named(period)?, count))
+}
+
+/// How often the store is scrubbed; none for off.
+fn scrub_period(text: &str) -> Option<Option<SnapshotPeriod>> {
+    use SnapshotPeriod::{Daily, Monthly, Weekly};
+    match SnapshotPeriod::named(text) {
+        Some(period) => matches!(period, Daily | Weekly | Monthly).then_some(Some(period)),
+        None => (text == "off").then_some(None),
+    }
 }
 
 /// None for no limit, which tmpfs calls 0.
@@ -385,6 +398,10 @@ mod tests {
         let both = hourly.clone().keep(SnapshotPeriod::Daily, 7);
         assert_eq!(of("snapshots=hourly:24,daily:7,log=info"), Some(both));
         assert_eq!(of("snapshots=daily:9,snapshots=hourly:24"), Some(hourly));
+        let scrub = |list: &str| ram(list).scrub;
+        assert_eq!((scrub("ro"), scrub("scrub=weekly")), (None, Some(SnapshotPeriod::Weekly)));
+        assert_eq!(scrub("scrub=daily,scrub=off"), None);
+        assert!(refusal("scrub=hourly").contains("scrub=hourly: give daily, weekly, monthly or off"));
         assert!(refusal("snapshots=hourly:24,dayly:7").contains("mount option dayly:7: give periods"));
         assert!(refusal("daily:7").starts_with("unknown mount option daily:7"));
     }
@@ -419,6 +436,9 @@ mod tests {
             "snapshots=hourly",
             "snapshots=hourly:0",
             "snapshots=yearly:1",
+            "scrub",
+            "scrub=",
+            "scrub=yearly",
             "snapshots=hourly:-1",
             "snapshots",
         ];

@@ -144,6 +144,31 @@ fn a_store_in_a_directory_of_objects_survives_kill_and_is_one_for_the_next_mount
 }
 
 #[test]
+fn a_quota_in_an_object_store_is_exact_after_its_server_was_killed() {
+    let test = "a_quota_in_an_object_store_is_exact_after_its_server_was_killed";
+    let Some((_scratch, stored)) = Stored::in_a_directory(test) else { return };
+    stored.sluice(&["mkfs", &stored.url]).expect("an empty place");
+    stored.mount("rw");
+    let dir = stored.dir.join("dir");
+    fs::create_dir(&dir).expect("room");
+    let text = dir.to_str().expect("a plain path");
+    stored.sluice(&["quota", text, "8M"]).expect("it may have one");
+    let mut file = File::create(dir.join("file")).expect("room");
+    file.write_all(&[7; 5 << 20]).and_then(|()| file.sync_all()).expect("room");
+    drop(file);
+    let refused = fs::write(dir.join("more"), vec![8; 4 << 20]).expect_err("it does not fit");
+    assert_eq!(refused.kind(), std::io::ErrorKind::QuotaExceeded);
+    fs::remove_file(dir.join("more")).expect("it is there");
+    File::open(&dir).and_then(|dir| dir.sync_all()).expect("room");
+    stored.kill();
+    stored.assert_clean();
+    stored.mount("rw");
+    assert_eq!(stored.sluice(&["quota", text]), Ok(format!("{text}: 5.0 MiB of 8.0 MiB used\n")));
+    stored.umount();
+    stored.assert_clean();
+}
+
+#[test]
 fn a_store_in_use_is_checked_and_what_changes_meanwhile_is_no_damage() {
     let test = "a_store_in_use_is_checked_and_what_changes_meanwhile_is_no_damage";
     let Some((_scratch, stored)) = Stored::in_a_directory(test) else { return };

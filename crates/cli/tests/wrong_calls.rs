@@ -94,6 +94,8 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("fault .", 1, "not in a sluicefs mount"),
         ("snapshot create . a/b", 2, "give a name without `/`"),
         ("snapshot create . ..", 2, "give a name without `/`"),
+        ("snapshot restore . a/b", 2, "give a name without `/`"),
+        ("snapshot delete . a/b", 2, "give a name without `/`"),
         ("fault . write:EBOGUS", 2, "EBOGUS"),
         ("fault --clear=x .", 2, "give a number"),
         ("fault --crash-clone full .", 1, "not empty: give a new directory"),

@@ -47,6 +47,9 @@ pub struct FileSystemStat {
     /// The reason why snapshots are not taken by the clock as they should be, if they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_failure: Option<String>,
+    /// The reason why the scrub by the clock cannot go on, if it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub_failure: Option<String>,
     /// The files whose locks were waited for most, with `-o locks=sluice`.
     pub hot_locks: Vec<HotFile>,
     /// Inodes of the file system.
@@ -130,6 +133,9 @@ pub struct StoreStat {
 pub struct ScrubStat {
     /// Seconds since it began.
     pub scrub_age_seconds: u64,
+    /// Seconds since a scrub ended last; None if none ever did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub_end_age_seconds: Option<u64>,
     /// 1 until it has ended.
     pub scrub_unfinished: u64,
     /// Bytes that it has read.

@@ -118,6 +118,11 @@ impl Store {
         Ok(Content { log_used, batches, data_bytes: behind.table.live_bytes() })
     }
 
+    /// The version of its format. A program that knows no later one may use the store.
+    pub fn format(&self) -> u32 {
+        self.core.options.format
+    }
+
     /// Whether its data are compressed where that saves room.
     pub fn is_compressed(&self) -> bool {
         self.core.segments.compresses()

@@ -125,7 +125,7 @@ impl Store {
         let engine = RedbEngine::open(tree, disk.cipher(), options.cache)?.compacts(disk.clone());
         let blocks = blocks_of(segment_size);
         let behind = recover(&log, &engine, blocks, (options.memory, planted), DamagedLog::Refused)?;
-        let options = Options { log_size, compress, ..options };
+        let options = Options { log_size, compress, format: VERSION, ..options };
         Store::start((disk, below, blocks), Some(log), Box::new(engine), behind, options, planted)
     }
 

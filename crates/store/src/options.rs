@@ -1,6 +1,7 @@
 //! Options: how to make and run a store.
 
 use crate::StoreKey;
+use crate::format::VERSION;
 use sluice_sync::time::Duration;
 
 /// How to make and run a store. Each field has a method that sets it.
@@ -37,6 +38,8 @@ pub struct Options {
     pub compress: bool,
     /// The key of an encrypted store; with it [`Store::create`](crate::Store::create) makes one.
     pub key: Option<StoreKey>,
+    /// The version of the format with which the store was made. Only for [`Store::over`](crate::Store::over): another store says so itself.
+    pub format: u32,
 }
 
 impl Default for Options {
@@ -52,6 +55,7 @@ impl Default for Options {
             volatile: false,
             compress: false,
             key: None,
+            format: VERSION,
         }
     }
 }
@@ -67,4 +71,5 @@ sluice_sync::setters!(Options {
     volatile: bool => volatile;
     compress: bool => compress;
     key: StoreKey => Some(key);
+    format: u32 => format;
 });

@@ -1,6 +1,6 @@
 //! Options: limits, owner and store of a new file system.
 
-use crate::{Fs, SnapshotSchedule, Superblock};
+use crate::{Fs, SnapshotPeriod, SnapshotSchedule, Superblock};
 use sluice_store::{Options as StoreOptions, StoreError};
 use std::path::Path;
 
@@ -47,6 +47,9 @@ pub struct Options {
     /// Snapshots of the whole tree are taken by the clock, on a thread of its own, and deleted when newer ones are enough. None for no
     /// such snapshots.
     pub snapshots: Option<SnapshotSchedule>,
+    /// A durable file system is scrubbed by the clock, on a thread of its own: one scrub begins in each such period, or when the
+    /// file system is opened, if none has begun in the period. One that was left goes on. Without it the caller scrubs, and a file system in memory has no store.
+    pub scrub: Option<SnapshotPeriod>,
     /// How the store of a durable file system works. In memory it means nothing.
     pub store: StoreOptions,
 }
@@ -65,6 +68,7 @@ impl Default for Options {
             protected_hardlinks: false,
             memory_limit: None,
             snapshots: None,
+            scrub: None,
             store: StoreOptions::default(),
         }
     }
@@ -80,6 +84,7 @@ sluice_sync::setters!(Options {
     protected_hardlinks: bool => protected_hardlinks;
     memory_limit: u64 => Some(memory_limit);
     snapshots: SnapshotSchedule => Some(snapshots);
+    scrub: SnapshotPeriod => Some(scrub);
     store: StoreOptions => store;
 });
 

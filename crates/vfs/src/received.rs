@@ -6,13 +6,16 @@
 //! contents: the name is there with the whole tree or not at all. The directory goes when the caller lets go, or after a crash with the next
 //! tree that is begun.
 //!
-//! A caller that wants to go on later [leaves](NewSnapshot::leave) the tree with a note of its own. The note is written last, and removed first when the
-//! tree is [taken up](Superblock::resume_snapshot): after a crash in between there is no note, and so nothing to go on with.
+//! A caller that wants to go on later [leaves](NewSnapshot::leave) the tree with a note of its own, which is written last. While it works it
+//! [notes](NewSnapshot::note) how far it is, in an extended attribute, which changes in one step: a crash keeps a prefix of all changes, so what the note
+//! says is done, and at most what was done between it and the next one is done besides.
 
 use crate::moment::CopyKind;
 use crate::ops::create::check_name;
 use crate::ops::remove::MayDelete;
-use crate::{Cred, Errno, InodeFlags, InodeRef, NewInode, NewKind, RenameFlags, Superblock};
+use crate::{
+    Cred, Errno, InodeFlags, InodeRef, NewInode, NewKind, RenameFlags, Superblock, XATTR_SIZE_MAX, XattrFlags,
+};
 use sluice_sync::atomic::Ordering;
 use std::fmt;
 
@@ -23,6 +26,8 @@ const TREE: &[u8] = b"tree";
 /// The directory in there with files that were put aside, by their numbers, and with the note.
 const ASIDE: &[u8] = b"aside";
 const NOTE: &[u8] = b"note";
+/// The attribute of that directory with the note of a caller at work.
+const RUNNING: &[u8] = b"trusted.sluice.note";
 /// The longest note, in bytes.
 const NOTE_MAX: u64 = 1 << 20;
 
@@ -85,7 +90,7 @@ impl Superblock {
         Ok(NewSnapshot { superblock: self, top, aside, is_left: false })
     }
 
-    /// Takes up the tree that was [left](NewSnapshot::leave) here, with its note. `None` if there is none.
+    /// Takes up the tree that was [left](NewSnapshot::leave) here, or whose maker died, with its last note. `None` if there is none.
     ///
     /// # Errors
     /// `EBUSY`: another is being made; the store's.
@@ -98,9 +103,13 @@ impl Superblock {
             self.is_receiving.store(false, Ordering::SeqCst);
         }
         let Some((top, aside, note)) = found? else { return Ok(None) };
-        // Without the note it is removed after an error.
         let new = NewSnapshot { superblock: self, top, aside, is_left: false };
-        remove(&new.aside, NOTE)?;
+        new.note(&note)?;
+        match remove(&new.aside, NOTE) {
+            // Its maker died.
+            Err(Errno::ENOENT) => {}
+            removed => removed?,
+        }
         Ok(Some((new, note)))
     }
 
@@ -113,14 +122,20 @@ impl Superblock {
                 return Err(Errno::ENOENT);
             }
             let (top, aside) = (place.lookup(&cred, TREE)?, place.lookup(&cred, ASIDE)?);
-            let note = aside.lookup(&cred, NOTE)?;
+            let note = match aside.lookup(&cred, NOTE) {
+                Err(Errno::ENOENT) => {
+                    let running = aside.get_xattr(&cred, RUNNING);
+                    return running.map(|note| (top, aside, note));
+                }
+                note => note?,
+            };
             let mut bytes = vec![0; note.stat().size.min(NOTE_MAX) as usize];
             let read = note.read_at(0, &mut bytes, false)?;
             bytes.truncate(read);
             Ok((top, aside, bytes))
         };
         match look() {
-            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENODATA) => Ok(None),
             found => found.map(Some),
         }
     }
@@ -186,6 +201,27 @@ impl NewSnapshot<'_> {
         let found = self.aside.lookup(&cred, place.as_bytes())?;
         self.aside.rename(&cred, place.as_bytes(), dir, name, RenameFlags::NOREPLACE)?;
         Ok(found)
+    }
+
+    /// Whether something was put aside under `number`.
+    pub fn is_aside(&self, number: u64) -> bool {
+        self.aside.lookup(&Cred::root(), number.to_string().as_bytes()).is_ok()
+    }
+
+    /// Puts down `note`, in the place of the one before: with it [`Superblock::resume_snapshot`] takes the tree up after a crash. By then the changes
+    /// before the note were made, and perhaps some of those after it. A note that is too long for an extended attribute is none.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn note(&self, note: &[u8]) -> Result<(), Errno> {
+        let cred = Cred::root();
+        if note.len() <= XATTR_SIZE_MAX {
+            return self.aside.set_xattr(&cred, RUNNING, note, XattrFlags::empty());
+        }
+        match self.aside.remove_xattr(&cred, RUNNING) {
+            Err(Errno::ENODATA) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Leaves the tree here, with `note`, until [`Superblock::resume_snapshot`] takes it up or another tree is begun. Over a store it is

@@ -16,7 +16,7 @@
 //! No snapshot is taken if nothing has changed since the last one of that period ([`scheduled`](crate::scheduled)).
 //!
 //! *The thread* looks each minute whether a new period has begun, as the clock may be set, and at the names only then. It holds the file
-//! system while it takes snapshots, and no longer.
+//! system while it takes snapshots, and no longer. A second one does the scrubs ([`scrub_by_clock`](crate::Superblock::scrub_by_clock)), step by step.
 
 use crate::lock_class::SCHEDULE;
 use crate::{Errno, Timestamp, UtcTime};
@@ -26,8 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const MINUTE: i64 = 60;
 const DAY: i64 = 24 * 60 * MINUTE;
-/// A snapshot that failed is tried again after so long: on a full disk each attempt copies most of the tree.
-const RETRY_AFTER: i64 = 5 * MINUTE;
+/// A step that failed is tried again after so long: on a full disk each attempt at a snapshot copies most of the tree.
+const RETRY_AFTER: Duration = Duration::from_secs(5 * 60);
 
 /// How often snapshots are taken by the clock, all in UTC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -72,7 +72,7 @@ impl SnapshotPeriod {
     }
 
     /// When the period began that `now` is in.
-    fn begin(self, now: Timestamp) -> Timestamp {
+    pub(crate) fn begin(self, now: Timestamp) -> Timestamp {
         let day = now.sec.div_euclid(DAY);
         let sec = match self {
             SnapshotPeriod::Frequently => now.sec - now.sec.rem_euclid(15 * MINUTE),
@@ -138,7 +138,7 @@ impl SnapshotSchedule {
     }
 
     /// The names that are due at `now`.
-    fn due(&self, now: Timestamp) -> Vec<Vec<u8>> {
+    pub(crate) fn due(&self, now: Timestamp) -> Vec<Vec<u8>> {
         self.keep.keys().map(|period| period.name_at(now)).collect()
     }
 }
@@ -171,25 +171,29 @@ impl Unchanged {
     }
 }
 
-/// The thread that takes the snapshots of one file system. It ends some time after this is dropped.
-#[derive(Default)]
-pub(crate) struct SnapshotThread(Arc<SnapshotWork>);
+/// Work of the clock: `None` if the file system is no more, else the rest before the next step; without one all that is due is done.
+pub(crate) type ClockStep = Option<Result<Option<Duration>, Errno>>;
 
-impl SnapshotThread {
-    /// Starts the thread: when a period of `schedule` begins it calls `keep`, which says none if the file system is no more.
-    pub(crate) fn start(
+/// A thread that works for one file system when a period begins. It ends some time after this is dropped.
+#[derive(Default)]
+pub(crate) struct ClockThread(Arc<ClockWork>);
+
+impl ClockThread {
+    /// Starts the thread, for work of this name: when `due` gives another value, it calls `step` until nothing is left.
+    pub(crate) fn start<T: PartialEq>(
         &self,
-        schedule: SnapshotSchedule,
-        keep: impl Fn(&SnapshotSchedule, Timestamp) -> Option<Result<(), Errno>> + Send + 'static,
+        name: &'static str,
+        due: impl Fn(Timestamp) -> T + Send + 'static,
+        step: impl Fn(Timestamp) -> ClockStep + Send + 'static,
     ) {
         let work = self.0.clone();
-        let run = move || work.run(&schedule, |now| keep(&schedule, now));
-        if thread::Builder::new().name("sluice-snapshots".into()).spawn(run).is_err() {
-            self.0.note(Err(Errno::EAGAIN));
+        let run = move || work.run(name, due, step);
+        if thread::Builder::new().name(format!("sluice-{name}")).spawn(run).is_err() {
+            self.0.note(name, Err(Errno::EAGAIN));
         }
     }
 
-    /// No snapshot is taken any more. Waits for those that are being taken.
+    /// No step begins any more. Waits for the one that is under way.
     pub(crate) fn end(&self) {
         let mut state = self.0.end();
         while state.is_at_work {
@@ -197,61 +201,64 @@ impl SnapshotThread {
         }
     }
 
-    /// Why the snapshots that were due last are not as the schedule says.
+    /// The error of the last step.
     pub(crate) fn failure(&self) -> Option<Errno> {
         self.0.state.lock().failure
     }
 }
 
-impl Drop for SnapshotThread {
+impl Drop for ClockThread {
     fn drop(&mut self) {
         drop(self.0.end());
     }
 }
 
 /// The state that the thread and its file system share.
-struct SnapshotWork {
-    state: Mutex<SnapshotState>,
+struct ClockWork {
+    state: Mutex<ClockState>,
     /// The state has changed.
     changed: Condvar,
 }
 
 /// *protected by its mutex*
 #[derive(Default)]
-struct SnapshotState {
+struct ClockState {
     has_ended: bool,
-    /// Snapshots are being taken or deleted.
+    /// A step is under way.
     is_at_work: bool,
     failure: Option<Errno>,
 }
 
-impl Default for SnapshotWork {
+impl Default for ClockWork {
     fn default() -> Self {
-        SnapshotWork {
-            state: Mutex::with_class(&SCHEDULE, SnapshotState::default()),
-            changed: Condvar::new(),
-        }
+        ClockWork { state: Mutex::with_class(&SCHEDULE, ClockState::default()), changed: Condvar::new() }
     }
 }
 
-impl SnapshotWork {
-    fn end(&self) -> MutexGuard<'_, SnapshotState> {
+impl ClockWork {
+    fn end(&self) -> MutexGuard<'_, ClockState> {
         let mut state = self.state.lock();
         state.has_ended = true;
         self.changed.notify_all();
         state
     }
 
-    fn run(&self, schedule: &SnapshotSchedule, keep: impl Fn(Timestamp) -> Option<Result<(), Errno>>) {
-        let mut done = Vec::new();
+    fn run<T: PartialEq>(
+        &self,
+        name: &str,
+        due: impl Fn(Timestamp) -> T,
+        step: impl Fn(Timestamp) -> ClockStep,
+    ) {
+        let mut done = None;
         loop {
             let now = Timestamp::now();
-            let mut wait = MINUTE - now.sec.rem_euclid(MINUTE);
-            let due = schedule.due(now);
-            if due != done {
-                match self.work(|| keep(now)) {
+            let mut wait = Duration::from_secs((MINUTE - now.sec.rem_euclid(MINUTE)).unsigned_abs());
+            let is_due = Some(due(now));
+            if is_due != done {
+                match self.work(name, || step(now)) {
                     None => return,
-                    Some(Ok(())) => done = due,
+                    Some(Ok(None)) => done = is_due,
+                    Some(Ok(Some(rest))) => wait = rest,
                     Some(Err(_)) => wait = RETRY_AFTER,
                 }
             }
@@ -260,12 +267,12 @@ impl SnapshotWork {
                 return;
             }
             // A wake-up in between costs a look at the clock.
-            drop(self.changed.wait_timeout(state, Duration::from_secs(wait.unsigned_abs())));
+            drop(self.changed.wait_timeout(state, wait));
         }
     }
 
-    /// Has `keep` do what is due; none if the schedule has ended.
-    fn work(&self, keep: impl FnOnce() -> Option<Result<(), Errno>>) -> Option<Result<(), Errno>> {
+    /// Has `step` do what is due; none if the work has ended.
+    fn work(&self, name: &str, step: impl FnOnce() -> ClockStep) -> ClockStep {
         {
             let mut state = self.state.lock();
             if state.has_ended {
@@ -273,23 +280,21 @@ impl SnapshotWork {
             }
             state.is_at_work = true;
         }
-        let kept = keep();
+        let done = step();
         self.state.lock().is_at_work = false;
         self.changed.notify_all();
-        kept.inspect(|kept| self.note(*kept))
+        done.inspect(|done| self.note(name, done.map(drop)))
     }
 
-    /// Notes what became of the snapshots that were due, and tells of a change.
-    fn note(&self, kept: Result<(), Errno>) {
-        let before = std::mem::replace(&mut self.state.lock().failure, kept.err());
-        match kept {
+    /// Notes the outcome of a step, and tells of a change.
+    fn note(&self, name: &str, done: Result<(), Errno>) {
+        let before = std::mem::replace(&mut self.state.lock().failure, done.err());
+        match done {
             Err(error) if before != Some(error) => {
-                log::warn!(
-                    "snapshots by the clock: {error}; tried again every {} minutes",
-                    RETRY_AFTER / MINUTE
-                );
+                let minutes = RETRY_AFTER.as_secs() / 60;
+                log::warn!("{name} by the clock: {error}; tried again every {minutes} minutes");
             }
-            Ok(()) if before.is_some() => log::info!("snapshots by the clock are taken again"),
+            Ok(()) if before.is_some() => log::info!("{name} by the clock: works again"),
             _ => {}
         }
     }

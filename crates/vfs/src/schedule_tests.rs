@@ -1,12 +1,13 @@
 //! Schedules of snapshots, with a clock that is played: months in milliseconds.
 
-use crate::schedule::SnapshotThread;
+use crate::schedule::ClockThread;
 use crate::{
     AtFlags, Cred, Errno, Fd, Fs, Options, SetTime, SnapshotPeriod, SnapshotSchedule, Timestamp, XattrFlags,
 };
 use sluice_store::Store;
 use sluice_sync::atomic::{AtomicU32, Ordering};
 use sluice_sync::face::HOSTS_SHARE;
+use sluice_sync::time::Duration;
 use sluice_sync::{Arc, thread};
 
 /// 23:07:05 on Saturday, 28 November 2026.
@@ -299,20 +300,25 @@ fn a_failure_is_told_and_one_that_has_ended_is_over() {
         thread::yield_now();
     }
     assert_eq!(fs.superblock().snapshot_failure(), Some(Errno::ENOSPC));
-    let (calls, taker) = (Arc::new(AtomicU32::new(0)), SnapshotThread::default());
+    let (calls, taker) = (Arc::new(AtomicU32::new(0)), ClockThread::default());
     let counted = calls.clone();
-    taker.start(hourly(1), move |_, _| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        Some(Ok(()))
-    });
-    while calls.load(Ordering::Relaxed) == 0 {
+    taker.start(
+        "tests",
+        |_| (),
+        move |_| {
+            let rest = (counted.fetch_add(1, Ordering::Relaxed) < 2).then_some(Duration::ZERO);
+            Some(Ok(rest))
+        },
+    );
+    // It goes on at once as long as something is left.
+    while calls.load(Ordering::Relaxed) < 3 {
         thread::yield_now();
     }
     taker.end();
     assert_eq!(taker.failure(), None);
     // Started again, it does nothing: it has ended.
     let before = calls.load(Ordering::Relaxed);
-    taker.start(hourly(1), |_, _| panic!("it has ended"));
+    taker.start("tests", |_| (), |_| panic!("it has ended"));
     drop(taker);
     while Arc::strong_count(&calls) > 1 {
         thread::yield_now();

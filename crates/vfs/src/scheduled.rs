@@ -6,10 +6,11 @@
 //! the schedule makes itself, snapshots and their ends, are not counted: its thread is known. Access times are no change. After a restart nothing is known, and
 //! a snapshot is taken.
 
+use crate::schedule::ClockThread;
 use crate::superblock::Shared;
 use crate::watch::hook;
 use crate::{Errno, SnapshotPeriod, SnapshotSchedule, Superblock, Timestamp};
-use sluice_sync::Arc;
+use sluice_sync::{Arc, OnceLock};
 
 impl Shared {
     /// A change begins.
@@ -112,20 +113,35 @@ impl Superblock {
         self.snapshot_thread.get()?.failure()
     }
 
-    /// Starts the thread that takes the snapshots of [`Options::snapshots`](crate::Options::snapshots), if these are any.
+    /// Why the scrub of [`Options::scrub`](crate::Options::scrub) could not go on; none if it can.
+    pub fn scrub_failure(&self) -> Option<Errno> {
+        self.scrub_thread.get()?.failure()
+    }
+
+    /// Starts the threads that take the snapshots of [`Options::snapshots`](crate::Options::snapshots) and do the scrubs of
+    /// [`Options::scrub`](crate::Options::scrub), if these are any.
     pub(crate) fn begin_schedule(this: &Arc<Superblock>) {
-        if let Some(schedule) = this.root().shared.options.snapshots.clone() {
+        let shared = &this.root().shared;
+        if let Some(schedule) = shared.options.snapshots.clone() {
+            let (superblock, periods) = (Arc::downgrade(this), schedule.clone());
+            let keep = move |now| Some(superblock.upgrade()?.keep_snapshots(&schedule, now).map(|()| None));
+            let thread = this.snapshot_thread.get_or_init(Default::default);
+            thread.start("snapshots", move |now| periods.due(now), keep);
+        }
+        if let Some(period) = shared.options.scrub.filter(|_| shared.durable().is_some()) {
             let superblock = Arc::downgrade(this);
-            let keep = move |schedule: &SnapshotSchedule, now| {
-                Some(superblock.upgrade()?.keep_snapshots(schedule, now))
-            };
-            this.snapshot_thread.get_or_init(Default::default).start(schedule, keep);
+            let step = move |now| Some(superblock.upgrade()?.scrub_by_clock(period, now));
+            let thread = this.scrub_thread.get_or_init(Default::default);
+            thread.start("scrub", move |now| period.begin(now), step);
         }
     }
 
-    /// No snapshot is taken by the clock any more. Waits for those that are being taken.
+    /// Nothing is done by the clock any more. Waits for what is under way.
     pub(crate) fn end_schedule(&self) {
-        self.snapshot_thread.get().into_iter().for_each(|thread| thread.end());
+        [&self.snapshot_thread, &self.scrub_thread]
+            .into_iter()
+            .filter_map(OnceLock::get)
+            .for_each(ClockThread::end);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::moment::Moments;
 use crate::open_counts::OpenCounts;
 use crate::open_files::Trees;
 use crate::quota::Quotas;
-use crate::schedule::SnapshotThread;
+use crate::schedule::ClockThread;
 use crate::stat::{S_IALLUGO, Timestamp};
 use crate::watch::{Watch, hook};
 use crate::{Cred, Errno, FileType, Inode, InodeRef, NAME_MAX, Observer, ObserverId, Options, StatFs};
@@ -53,7 +53,9 @@ pub struct Superblock {
     /// A [`NewSnapshot`](crate::NewSnapshot) is being made. *Atomic (stands alone).*
     pub(crate) is_receiving: AtomicBool,
     /// It takes snapshots by the clock. *Set once.*
-    pub(crate) snapshot_thread: OnceLock<SnapshotThread>,
+    pub(crate) snapshot_thread: OnceLock<ClockThread>,
+    /// It is scrubbed by the clock. *Set once.*
+    pub(crate) scrub_thread: OnceLock<ClockThread>,
 }
 
 /// How inodes refer to what they share.
@@ -135,6 +137,7 @@ impl Superblock {
             trees: Trees::new(),
             is_receiving: AtomicBool::new(false),
             snapshot_thread: OnceLock::new(),
+            scrub_thread: OnceLock::new(),
         }
     }
 

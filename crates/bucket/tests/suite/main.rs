@@ -5,5 +5,6 @@ mod counts;
 mod data;
 mod encryption;
 mod faults;
+mod quotas;
 mod repair;
 mod store;

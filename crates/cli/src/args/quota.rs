@@ -21,7 +21,7 @@ what is free. Snapshots do not count; a clone counts where it stands.
 
 A file that is renamed across the border counts on the other side from then on. A directory, and a file of several names, is not renamed
 across: the call fails with EXDEV, and `mv` copies. Quotas do not nest. The root of a mount has none: its limit is the mount option
-size=. The quota of a store is durable when the command returns. A store in an object store has no quotas.
+size=. The quota of a store is durable when the command returns. In a cluster the owner's mount takes the command.
 
 The command is for root and for the user who serves the mount; everybody may use `df DIR`.
 

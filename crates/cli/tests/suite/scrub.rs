@@ -144,6 +144,44 @@ fn a_scrub_of_what_is_no_store_and_with_wrong_rates_is_refused_in_a_line() {
 }
 
 #[test]
+fn a_mount_scrubs_by_the_clock_once_in_a_period_and_tells_what_it_found() {
+    if !can_mount("a_mount_scrubs_by_the_clock_once_in_a_period_and_tells_what_it_found") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let stored = filled(&scratch);
+    stored.umount();
+    flip(&stored, 7);
+    let ended = |wanted: i64| {
+        let (_, told) = scrub(&stored.dir, &["--status"]);
+        told["finished"].as_i64().is_some_and(|finished| finished >= wanted)
+    };
+    stored.mount("scrub=weekly");
+    until("a scrub has ended", || ended(1));
+    let (status, told) = scrub(&stored.dir, &["--status"]);
+    assert_eq!((status, &told["findings"][0]["path"]), (Some(1), &Value::from("/dir/7")), "{told}");
+    let watched = stat(&stored.dir);
+    assert!(watched["scrub_damaged"] == 1 && watched["scrub_end_age_seconds"].is_u64(), "{watched}");
+    assert_eq!(watched["scrub_failure"], Value::Null);
+    stored.umount();
+    // A later mount knows; another week may have begun meanwhile.
+    stored.mount("scrub=weekly");
+    assert!(stat(&stored.dir)["scrub_end_age_seconds"].is_u64());
+    stored.umount();
+    for (options, wanted) in [
+        ("scrub=hourly", "mount option scrub=hourly: give daily, weekly, monthly or off"),
+        (
+            "ro,scrub=weekly",
+            "mount option scrub=weekly: only with a store, and not with ro: the place of a scrub is noted in the store",
+        ),
+    ] {
+        let words = ["mount", "-o", options].map(AsRef::as_ref);
+        let refused = sluice([&words[..], &[stored.store.as_os_str(), stored.dir.as_os_str()]].concat());
+        assert!(refused.complaint(2).contains(wanted), "{options}");
+    }
+}
+
+#[test]
 fn the_unit_that_a_timer_starts_scrubs_and_fails_for_damage() {
     if !can_mount("the_unit_that_a_timer_starts_scrubs_and_fails_for_damage") {
         return;

@@ -1,6 +1,6 @@
 //! The command line with streams of snapshots: between stores in a directory, stores in objects, and mounts.
 
-use crate::harness::{Ran, SLUICE, Scratch, can_mount, kill, skipped, sluice, umount, until};
+use crate::harness::{Ran, SLUICE, Scratch, can_mount, kill, server_of, skipped, sluice, umount, until};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -145,6 +145,42 @@ fn a_stream_that_was_cut_goes_on_with_a_token_also_when_client_and_mount_have_en
     assert!(wrong.contains("the token is of another stream"), "{wrong}");
     let wrong = run("sluice send --resume monday m/.snapshots/two > /dev/null").complaint(1);
     assert!(wrong.contains("no token of `sluice receive`"), "{wrong}");
+    umount(&scratch.0.join("b"));
+    assert!(run("sluice fsck back").status == Some(0));
+    umount(&scratch.0.join("m"));
+}
+
+#[test]
+fn a_mount_whose_server_is_killed_in_the_middle_of_a_large_file_goes_on_within_it() {
+    let Some(scratch) = stage("a_mount_whose_server_is_killed_in_the_middle_of_a_large_file") else { return };
+    let run = |script: &str| sh(&scratch.0, script);
+    run("head -c 16M /dev/urandom > m/large; sluice snapshot create m two; sluice mkfs back; sluice mount back $PWD/b").well();
+    run("sluice send m/.snapshots/two > two.stream").well();
+    let stream = fs::read(scratch.0.join("two.stream")).expect("it was sent");
+    let mut receiver = Command::new(SLUICE)
+        .args(["receive", "b"])
+        .current_dir(&scratch.0)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("sluice starts");
+    let mut input = receiver.stdin.take().expect("it is a pipe");
+    std::io::Write::write_all(&mut input, &stream[..stream.len() / 2]).expect("it reads");
+    run("sync b").well();
+    kill("-KILL", server_of(&scratch.0.join("b")));
+    drop(input);
+    let line = Ran::from(receiver.wait_with_output().expect("it ends")).complaint(1);
+    assert!(line.contains("the server of the mount ended before the transfer did"), "{line}");
+    run("sluice umount b; sluice fsck back").well();
+    run("sluice mount back b").well();
+    let line = run("sluice receive b < /dev/null").complaint(1);
+    let (_, token) = line.split_once("sluice send --resume ").unwrap_or_else(|| panic!("{line}"));
+    let token = token.trim_end().trim_end_matches('`');
+    run(&format!("sluice send --resume {token} m/.snapshots/two > rest; sluice receive b < rest")).well();
+    let rest = fs::metadata(scratch.0.join("rest")).expect("it was sent").len();
+    // A pipe and the buffers between the two hold less than a quarter.
+    assert!(rest < stream.len() as u64 * 3 / 4, "{rest} of {}", stream.len());
+    run("diff -r --no-dereference -x fifo m/.snapshots/two b/.snapshots/two; test ! -e b/.receiving").well();
     umount(&scratch.0.join("b"));
     assert!(run("sluice fsck back").status == Some(0));
     umount(&scratch.0.join("m"));

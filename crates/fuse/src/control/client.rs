@@ -267,6 +267,8 @@ fn answer_on(stream: UnixStream, patience: Option<Duration>) -> io::Result<Vec<u
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             Err(io::Error::new(ErrorKind::TimedOut, "the server of this mount has not answered in time"))
         }
+        // The server ended with the question unread.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(Vec::new()),
         read => read.map(|_| answer),
     }
 }
@@ -294,8 +296,14 @@ fn connect_by_name(device: (u32, u32)) -> io::Result<Option<UnixStream>> {
     }
 }
 
+/// The text of the error of a server that ended with a question.
+const ENDED: &str = "the server of the mount ended before it answered: mount again, and see whether the order was carried out";
+
 /// The answer behind the first line, or that line as an error.
 fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
+    if answer.is_empty() {
+        return Err(io::Error::new(ErrorKind::UnexpectedEof, ENDED));
+    }
     match answer.strip_prefix(OK.as_bytes()) {
         Some(rest) => Ok(rest.to_vec()),
         None => Err(io::Error::other(String::from_utf8_lossy(&answer).trim().to_string())),
@@ -326,6 +334,17 @@ fn keep_lines_of(device: (u32, u32), text: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_ended_before_its_answer_is_an_error_with_a_text() {
+        let line = unwrap(Vec::new()).expect_err("there is none").to_string();
+        assert!(line.contains("the server of the mount ended before it answered"), "{line}");
+        let (one, other) = UnixStream::pair().expect("memory");
+        // Its question is unread when it ends.
+        (&one).write_all(b"stat\n").expect("room");
+        drop(other);
+        assert_eq!(answer_on(one, None).expect("that is the end"), b"");
+    }
 
     #[test]
     fn lines_of_other_devices_are_left_out_and_waiters_kept() {

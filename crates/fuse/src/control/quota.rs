@@ -61,7 +61,7 @@ fn why(errno: Errno) -> String {
         Errno::ENODATA => "it has no quota",
         Errno::EROFS => "nothing changes there: it is in a snapshot, or the mount is read-only",
         Errno::EOPNOTSUPP => {
-            "a store in an object store has no quotas of directories: use a store in a directory"
+            "the object store was made by an earlier program, which would not count: `sluice mkfs` a new one, and `sluice send` a snapshot to it"
         }
         errno => return errno.to_string(),
     };

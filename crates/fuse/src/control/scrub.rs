@@ -35,7 +35,7 @@ pub(super) fn obey(stream: &mut UnixStream, superblock: &Superblock) -> io::Resu
 
 fn encode(state: &ScrubState) -> Vec<u8> {
     let seconds = |time: Option<Timestamp>| time.map_or(0, |time| time.sec);
-    let ScrubState { started, finished, bytes, of, damaged, findings } = state;
+    let ScrubState { started, finished, last_end: _, bytes, of, damaged, findings } = state;
     let (started, finished) = (seconds(*started), seconds(*finished));
     let mut answer = format!("{OK}{started} {finished} {bytes} {of} {damaged}\n").into_bytes();
     for ScrubFinding { ino, path, offset, reason } in findings {
@@ -65,6 +65,7 @@ fn decode(answer: &[u8]) -> Option<ScrubState> {
     Some(ScrubState {
         started: time(started),
         finished: time(finished),
+        last_end: time(finished),
         bytes: bytes.cast_unsigned(),
         of: of.cast_unsigned(),
         damaged: damaged.cast_unsigned(),
@@ -104,6 +105,7 @@ mod tests {
         let state = ScrubState {
             started: Some(Timestamp { sec: 1_700_000_000, nsec: 0 }),
             finished: None,
+            last_end: None,
             bytes: 12,
             of: 1 << 40,
             damaged: 2,

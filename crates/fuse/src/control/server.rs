@@ -333,7 +333,24 @@ fn error_line(question: &[u8], errno: Errno) -> String {
             "{errno}: {SNAPSHOTS} must belong to the owner of the mount's root, and nobody else may write to it: \
              move it away, or chown it and chmod go-w\n"
         ),
+        (b"snapshots" | b"take-snapshot" | b"drop-snapshot", Errno::ENOTDIR) => {
+            format!("{errno}: {SNAPSHOTS} in the root of the mount is none: move it away\n")
+        }
+        (b"restore-snapshot", _) => format!("{errno}{}\n", cure_of_restore(errno)),
         _ => format!("{errno}\n"),
+    }
+}
+
+fn cure_of_restore(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EBUSY => {
+            ": a directory that would go has a quota, or something is mounted there: take the quota away (`sluice quota DIR none`), or unmount that"
+        }
+        Errno::ENOENT | Errno::ENOTDIR => {
+            ": there is no such snapshot (see `sluice snapshot list`), it has no such path, or the tree has no directory for it: then restore a directory above"
+        }
+        Errno::EINVAL => ": give a path from the root of the mount, without `..`",
+        _ => "",
     }
 }
 
@@ -452,6 +469,21 @@ mod tests {
             );
         }
         assert_eq!(error_line(b"clone", Errno::EACCES), "permission denied (EACCES)\n");
+        let line = error_line(b"take-snapshot", Errno::ENOTDIR);
+        assert!(line.contains(".snapshots in the root of the mount is none: move it away"), "{line}");
+    }
+
+    #[test]
+    fn a_restore_that_is_refused_says_what_to_do() {
+        for (errno, wanted) in [
+            (Errno::EBUSY, "take the quota away (`sluice quota DIR none`), or unmount that"),
+            (Errno::ENOENT, "see `sluice snapshot list`"),
+            (Errno::EINVAL, "without `..`"),
+        ] {
+            let line = error_line(b"restore-snapshot", errno);
+            assert!(line.starts_with(&errno.to_string()) && line.contains(wanted), "{line}");
+        }
+        assert_eq!(error_line(b"restore-snapshot", Errno::ENOSPC), format!("{}\n", Errno::ENOSPC));
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub fn of_file_system(superblock: &Superblock, storage: Option<&StorageStat>) ->
     FileSystemStat {
         failure: superblock.failure(),
         snapshot_failure: superblock.snapshot_failure().map(|error| error.to_string()),
+        scrub_failure: superblock.scrub_failure().map(|error| error.to_string()),
         hot_locks: hot(superblock, HOT_IN_STAT).collect(),
         live_inodes: memory.inodes,
         block_size: statfs.block_size.into(),
@@ -97,9 +98,10 @@ fn store(superblock: &Superblock) -> Option<StoreStat> {
 /// The current or last scrub; None before the first, and in memory.
 fn scrub(superblock: &Superblock) -> Option<ScrubStat> {
     let state = superblock.scrub_counts().ok()?;
-    let age = Timestamp::now().sec.saturating_sub(state.started?.sec);
+    let age = |time: Timestamp| u64::try_from(Timestamp::now().sec.saturating_sub(time.sec)).unwrap_or(0);
     Some(ScrubStat {
-        scrub_age_seconds: u64::try_from(age).unwrap_or(0),
+        scrub_age_seconds: age(state.started?),
+        scrub_end_age_seconds: state.last_end.map(age),
         scrub_unfinished: state.finished.is_none().into(),
         scrub_bytes: state.bytes,
         scrub_total_bytes: state.of,

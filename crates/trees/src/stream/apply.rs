@@ -1,8 +1,13 @@
 //! Apply: the orders of a stream, done to a tree that nobody else sees.
+//!
+//! A receiver [notes](NewSnapshot::note) how far it is before each order that changes names, and now and then in the contents of a file. So after a crash
+//! at most one such order behind the note is done, or a part of it: the first one that comes is *in doubt*, and may find its work done. Others may be
+//! carried out twice. The digest of the whole says whether all that led to the tree that was sent.
 
 use super::arrived::Arrived;
 use super::facts::InodeTimes;
 use super::frame::StreamOrder;
+use super::resume::ResumePoint;
 use crate::moves::PathNames;
 use sluice_vfs::{
     Cred, Errno, FallocateMode, FileType, InodeFlags, InodeRef, NewInode, NewKind, NewSnapshot, SetAttr,
@@ -18,6 +23,8 @@ pub(super) struct ReceivedTree<'n> {
     names: PathNames,
     /// The file in that place, with its name.
     taken: Option<(Box<[u8]>, InodeRef)>,
+    /// The next order that changes names may be done.
+    is_in_doubt: bool,
 }
 
 impl<'n> ReceivedTree<'n> {
@@ -29,6 +36,7 @@ impl<'n> ReceivedTree<'n> {
             way: vec![new.top().clone()],
             names: PathNames::new(),
             taken: None,
+            is_in_doubt: false,
         }
     }
 
@@ -38,12 +46,20 @@ impl<'n> ReceivedTree<'n> {
     /// The tree has no such directory or file; the store's.
     pub(super) fn stand(&mut self, arrived: &Arrived) -> Result<(), Errno> {
         arrived.way.iter().try_for_each(|name| self.obey(&StreamOrder::Down(name)))?;
-        arrived.taken.iter().try_for_each(|name| self.obey(&StreamOrder::Take(name)))
+        arrived.taken.iter().try_for_each(|name| self.obey(&StreamOrder::Take(name)))?;
+        self.is_in_doubt = true;
+        Ok(())
     }
 
-    /// Where it stands: the names from the top to the directory, and that of the file that was taken.
-    pub(super) fn place(self) -> (PathNames, Option<Box<[u8]>>) {
-        (self.names, self.taken.map(|(name, _)| name))
+    /// As [`arrived`](Self::arrived), before an order that changes names, for which no file needs to be taken.
+    pub(super) fn arrived_before_names(&self, name: &[u8], point: ResumePoint) -> Arrived {
+        Arrived { name: name.to_vec(), point, way: self.names.clone(), taken: None }
+    }
+
+    /// Notes where it stands, at `point` of the stream of the snapshot `name`.
+    pub(super) fn arrived(&self, name: &[u8], point: ResumePoint) -> Arrived {
+        let taken = self.taken.as_ref().map(|(name, _)| name.clone());
+        Arrived { name: name.to_vec(), point, way: self.names.clone(), taken }
     }
 
     /// Does what `order` says.
@@ -51,6 +67,12 @@ impl<'n> ReceivedTree<'n> {
     /// # Errors
     /// `EINVAL`: an order that has no meaning here; errors of the calls that it stands for.
     pub(super) fn obey(&mut self, order: &StreamOrder<'_>) -> Result<(), Errno> {
+        self.carry_out(order)?;
+        self.is_in_doubt &= !order.changes_names();
+        Ok(())
+    }
+
+    fn carry_out(&mut self, order: &StreamOrder<'_>) -> Result<(), Errno> {
         match *order {
             StreamOrder::Begin { .. }
             | StreamOrder::Identity(_)
@@ -71,7 +93,7 @@ impl<'n> ReceivedTree<'n> {
                 self.dir().map(drop)
             }
             StreamOrder::Make { name, file_type, rdev, target } => {
-                self.make(name, kind(file_type, rdev, target)?)
+                self.make(name, file_type, kind(file_type, rdev, target)?)
             }
             StreamOrder::Take(name) => {
                 let file = self.dir()?.lookup(&self.cred, name)?;
@@ -88,26 +110,43 @@ impl<'n> ReceivedTree<'n> {
             StreamOrder::Link { name, path } => {
                 let file = self.find(path)?;
                 self.let_change(&file)?;
-                self.let_change(self.dir()?)?;
-                self.dir()?.link(&self.cred, name, &file)
+                let dir = self.dir()?;
+                self.let_change(dir)?;
+                match dir.link(&self.cred, name, &file) {
+                    Err(Errno::EEXIST)
+                        if self.is_in_doubt && dir.lookup(&self.cred, name)?.ino() == file.ino() =>
+                    {
+                        Ok(())
+                    }
+                    linked => linked,
+                }
             }
             StreamOrder::Aside { name, number } => {
                 self.taken = None;
-                let moving = self.dir()?.lookup(&self.cred, name)?;
+                let moving = match self.dir()?.lookup(&self.cred, name) {
+                    Err(Errno::ENOENT) if self.is_in_doubt && self.new.is_aside(number) => return Ok(()),
+                    found => found?,
+                };
                 self.let_change(&moving)?;
                 self.let_change(self.dir()?)?;
                 self.new.put_aside(self.dir()?, name, number)
             }
             StreamOrder::Back { name, number } => {
                 self.let_change(self.dir()?)?;
-                let found = self.new.put_back(number, self.dir()?, name)?;
+                let found = match self.new.put_back(number, self.dir()?, name) {
+                    Err(Errno::ENOENT) if self.is_in_doubt => self.dir()?.lookup(&self.cred, name)?,
+                    found => found?,
+                };
                 self.stand_at(name, found);
                 Ok(())
             }
             StreamOrder::Remove(name) => {
                 self.taken = None;
                 self.let_change(self.dir()?)?;
-                self.new.remove(self.dir()?, name)
+                match self.new.remove(self.dir()?, name) {
+                    Err(Errno::ENOENT) if self.is_in_doubt => Ok(()),
+                    removed => removed,
+                }
             }
             StreamOrder::Size(size) => self.file()?.truncate(&self.cred, size),
             StreamOrder::Contents { offset, bytes } => self.write(offset, bytes),
@@ -127,7 +166,10 @@ impl<'n> ReceivedTree<'n> {
             StreamOrder::Xattr { key, value } => {
                 self.changing()?.set_xattr(&self.cred, key, value, XattrFlags::empty())
             }
-            StreamOrder::NoXattr(key) => self.changing()?.remove_xattr(&self.cred, key),
+            StreamOrder::NoXattr(key) => match self.changing()?.remove_xattr(&self.cred, key) {
+                Err(Errno::ENODATA) => Ok(()),
+                removed => removed,
+            },
             StreamOrder::Times(InodeTimes { atime, mtime, ctime, flags }) => {
                 let inode = self.changing()?;
                 let [atime, mtime] = [atime, mtime].map(|time| Some(SetTime::At(time)));
@@ -165,9 +207,20 @@ impl<'n> ReceivedTree<'n> {
         if flags.intersects(fixed) { inode.set_flags(&self.cred, flags - fixed) } else { Ok(()) }
     }
 
-    fn make(&mut self, name: &[u8], kind: NewKind<'_>) -> Result<(), Errno> {
-        self.let_change(self.dir()?)?;
-        let made = self.dir()?.create(&self.cred, name, &NewInode { kind, mode: 0o700, umask: 0 })?;
+    fn make(&mut self, name: &[u8], file_type: FileType, kind: NewKind<'_>) -> Result<(), Errno> {
+        let dir = self.dir()?;
+        self.let_change(dir)?;
+        let made = match dir.create(&self.cred, name, &NewInode { kind, mode: 0o700, umask: 0 }) {
+            Err(Errno::EEXIST) if self.is_in_doubt => {
+                let made = dir.lookup(&self.cred, name)?;
+                if made.file_type() != file_type {
+                    return Err(Errno::EEXIST);
+                }
+                self.let_change(&made)?;
+                made
+            }
+            made => made?,
+        };
         // Lists that came from the directory.
         for key in made.list_xattr(&self.cred) {
             made.remove_xattr(&self.cred, &key)?;

@@ -223,6 +223,12 @@ const TYPES: [(u8, FileType); 7] = [
 ];
 
 impl<'b> StreamOrder<'b> {
+    /// Whether it changes names, so that it cannot be carried out twice.
+    pub(super) fn changes_names(&self) -> bool {
+        use StreamOrder::{Aside, Back, Link, Make, Remove};
+        matches!(self, Make { .. } | Link { .. } | Aside { .. } | Back { .. } | Remove(_))
+    }
+
     fn encode(&self, to: &mut Vec<u8>) {
         let mut number = |kind: u8, numbers: &[u64]| {
             to.push(kind);

@@ -9,11 +9,14 @@ use super::send::shown;
 use sluice_vfs::{Errno, NewSnapshot, Superblock};
 use std::io::{self, ErrorKind, Read};
 
+/// After so many bytes of contents the receiver notes how far it is.
+const NOTED_AFTER: usize = 1 << 20;
+
 /// Makes the snapshot that `input`, a stream of [`send`](super::send()), has, and returns its name. The file system has the snapshot when this returns, durably over
 /// a store; after an error it has the snapshots that it had. The rest of the file system does not change.
 ///
-/// The part of a stream before a cut or damage stays, until another stream is received. The error has a token, with which [`send`](super::send()) writes
-/// the rest. An empty stream changes nothing, and its error has that token again.
+/// The part of a stream before a cut or damage stays, until another stream is received, over a store also that of a receiver that died. The error has a token,
+/// with which [`send`](super::send()) writes the rest. An empty stream changes nothing, and its error has that token again.
 ///
 /// # Errors
 /// One line. `InvalidData`, `UnexpectedEof`: the stream is damaged, cut off, or none. `AlreadyExists`: there is a snapshot of that name.
@@ -23,7 +26,7 @@ pub fn receive(superblock: &Superblock, input: impl Read) -> io::Result<Vec<u8>>
         ErrorKind::UnexpectedEof => with_token_of_part(superblock, error),
         _ => error,
     })?;
-    match stream.next()? {
+    let received = match stream.next()? {
         StreamOrder::Begin { name, base } => {
             let (name, base) = (name.to_vec(), base.map(|(base, sum)| (base.to_vec(), sum)));
             let new = begin(superblock, &name, base)?;
@@ -35,7 +38,10 @@ pub fn receive(superblock: &Superblock, input: impl Read) -> io::Result<Vec<u8>>
             finish(new, stream, arrived.name.clone(), Some(arrived))
         }
         _ => Err(wrong("the stream has no beginning: send it again")),
-    }
+    }?;
+    // The snapshot is durable. Once its tree is gone, too, no later process takes the stream for one that was cut off.
+    let _ = superblock.sync();
+    Ok(received)
 }
 
 /// Checks that there is no snapshot `name`.
@@ -140,21 +146,36 @@ fn finish(
         tree.stand(arrived)?;
     }
     let mut identity = arrived.map(|arrived| arrived.point.identity);
+    let mut unnoted = 0;
     let ended = loop {
+        let before = identity.map(|identity| stream.point(identity));
         match stream.next() {
             Ok(StreamOrder::End(sum)) => break Ok(sum),
             Ok(StreamOrder::Identity(found)) if identity.is_none() => identity = Some(found),
-            Ok(order) => tree.obey(&order).map_err(|errno| unfit(&order, errno))?,
+            Ok(order) => {
+                if let Some(before) = before.filter(|_| order.changes_names()) {
+                    unnoted = 0;
+                    new.note(&tree.arrived_before_names(&name, before).encode()?)?;
+                }
+                tree.obey(&order).map_err(|errno| unfit(&order, errno))?;
+                if let StreamOrder::Contents { bytes, .. } = &order {
+                    unnoted += bytes.len();
+                }
+                if let Some(identity) = identity.filter(|_| unnoted >= NOTED_AFTER) {
+                    unnoted = 0;
+                    new.note(&tree.arrived(&name, stream.point(identity)).encode()?)?;
+                }
+            }
             Err(error) => break Err(error),
         }
     };
-    let (way, taken) = tree.place();
     let sum = match (ended, identity) {
         (Ok(sum), _) => sum,
         (Err(error), None) => return Err(error),
         (Err(error), Some(identity)) => {
             let point = stream.point(identity);
-            new.leave(&Arrived { name, point, way, taken }.encode()?)?;
+            let note = tree.arrived(&name, point).encode()?;
+            new.leave(&note)?;
             return Err(with_token(&error, point));
         }
     };
@@ -181,3 +202,7 @@ fn unfit(order: &StreamOrder<'_>, errno: Errno) -> io::Error {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "doubt_tests.rs"]
+mod doubt_tests;

@@ -472,6 +472,8 @@ impl<W: Write> Sender<W> {
             Some((was, old)) => {
                 self.change_contents(&first.dir, &first.name, old, &first.new)?
                     || !was.is_same(facts)
+                    // A name that goes moves the time of change, on the sender perhaps within a tick.
+                    || old.stat().nlink != first.new.stat().nlink
                     || names.iter().any(|one| !is_there(one))
             }
             None => true,

@@ -10,6 +10,11 @@ type Call = fn(&Process, &InodeRef);
 
 /// The lines on which two CPUs meet while one does `first` and the other `second` to one file system.
 fn conflicts(first: Call, second: Call) -> Vec<String> {
+    conflicts_within(None, first, second)
+}
+
+/// As [`conflicts`], with a quota of `/a` of so many bytes.
+fn conflicts_within(quota: Option<u64>, first: Call, second: Call) -> Vec<String> {
     let machine = Machine::named("uma-2");
     let (processes, dir) = machine.prepare(2, || {
         let fs = Fs::new();
@@ -21,6 +26,10 @@ fn conflicts(first: Call, second: Call) -> Vec<String> {
         }
         processes[0].mknod("/a/b/c/f", FileType::Regular, 0o644, 0).unwrap();
         processes[0].symlink("f", "/a/b/c/l").unwrap();
+        processes[0].mknod("/a/b/c/g", FileType::Regular, 0o644, 0).unwrap();
+        if quota.is_some() {
+            fs.set_quota("/a", quota).unwrap();
+        }
         (processes, dir)
     });
     // What a CPU makes once is made, and the clock has ticked.
@@ -78,4 +87,31 @@ fn files_of_different_names_come_and_go_in_one_directory_without_a_common_line()
 #[test]
 fn one_directory_is_listed_by_two_cpus_without_a_common_line() {
     assert_eq!(conflicts(list, list), NONE);
+}
+
+/// A page is written into a file, and written over; then the file is empty again.
+fn write_and_cut(dir: &InodeRef, name: &[u8]) {
+    let cred = Cred::root();
+    let file = dir.lookup(&cred, name).unwrap();
+    for _ in 0..2 {
+        assert_eq!(file.write_at(&cred, 0, &[7; 4096]), Ok(4096));
+    }
+    file.truncate(&cred, 0).unwrap();
+}
+
+#[test]
+fn two_files_in_one_quota_are_written_without_a_common_line() {
+    let quota = Some(1 << 40);
+    let write =
+        |quota| conflicts_within(quota, |_, dir| write_and_cut(dir, b"f"), |_, dir| write_and_cut(dir, b"g"));
+    assert_eq!(write(None), NONE);
+    assert_eq!(write(quota), NONE);
+    let come_and_go = conflicts_within(
+        quota,
+        |_, dir| come_and_go(dir, [b"x", b"y"]),
+        |_, dir| come_and_go(dir, [b"0", b"1"]),
+    );
+    assert_eq!(come_and_go, NONE);
+    // Near the limit the two have to ask each other.
+    assert_ne!(write(Some(4 * 4096)), NONE);
 }

@@ -14,6 +14,9 @@ use crate::{Errno, InodeRef, Superblock};
 use sluice_store::Transaction;
 use std::collections::BTreeMap;
 
+/// The version of a store's format since which it may have quotas.
+const QUOTAS_SINCE: u32 = 12;
+
 /// The quotas of a store.
 #[derive(Debug, Default)]
 pub(super) struct FoundQuotas {
@@ -67,10 +70,10 @@ impl Shared {
     /// Checks that directories may have quotas here.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` in an object store, whose description keeps the version with which it was made.
+    /// `EOPNOTSUPP` in an object store that an earlier program made: its description keeps that version, and a program of then would open it and not count.
     pub(crate) fn check_quotas_allowed(&self) -> Result<(), Errno> {
         match self.durable() {
-            Some(durable) if !durable.store.is_logged() => Err(Errno::EOPNOTSUPP),
+            Some(durable) if durable.store.format() < QUOTAS_SINCE => Err(Errno::EOPNOTSUPP),
             _ => Ok(()),
         }
     }

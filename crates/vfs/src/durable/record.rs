@@ -18,7 +18,7 @@
 //!   quota  0           8       16     24
 //!          | directory | limit | used | stage |      used only after a clean close; stage 0: whole, 1: coming, 2: going
 //!   scrub  0         8          16      24   32        40
-//!          | started | finished | bytes | of | damaged | place ...     finished: 0 while the scrub is under way
+//!          | started | last end | bytes | of | damaged | place ...     no place once the scrub has ended; last end: 0 before the first
 //! ```
 //! Numbers are little endian, times as [`Timestamp`] packs them.
 
@@ -312,21 +312,21 @@ pub(super) type QuotaUses = BTreeMap<u32, u64>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ScrubRecord {
     pub(super) started: Timestamp,
-    /// None while it is under way.
-    pub(super) finished: Option<Timestamp>,
+    /// The time at which a scrub ended last.
+    pub(super) last_end: Option<Timestamp>,
     /// Bytes that were read, of so many.
     pub(super) bytes: u64,
     pub(super) of: u64,
     /// Findings.
     pub(super) damaged: u64,
-    /// The key at which the next step begins.
+    /// The key at which the next step begins; empty when the scrub has ended.
     pub(super) place: Vec<u8>,
 }
 
 impl ScrubRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let finished = self.finished.map_or(0, Timestamp::pack);
-        let words = [self.started.pack(), finished, self.bytes, self.of, self.damaged];
+        let last_end = self.last_end.map_or(0, Timestamp::pack);
+        let words = [self.started.pack(), last_end, self.bytes, self.of, self.damaged];
         let mut value: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         value.extend_from_slice(&self.place);
         value
@@ -335,11 +335,11 @@ impl ScrubRecord {
     pub(super) fn decode(value: &[u8]) -> Option<ScrubRecord> {
         let (words, place) = value.split_first_chunk::<40>()?;
         let (words, []) = words.as_chunks::<8>() else { return None };
-        let [started, finished, bytes, of, damaged] = words else { return None };
+        let [started, last_end, bytes, of, damaged] = words else { return None };
         let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
         Some(ScrubRecord {
             started: Timestamp::unpack(word(started)),
-            finished: (word(finished) != 0).then(|| Timestamp::unpack(word(finished))),
+            last_end: (word(last_end) != 0).then(|| Timestamp::unpack(word(last_end))),
             bytes: word(bytes),
             of: word(of),
             damaged: word(damaged),

@@ -10,6 +10,10 @@
 //!
 //! The key and the counts are a record of the store, written now and then: a later mount goes on there. The findings are in memory.
 //!
+//! *By the clock* a scrub is due in each period, as a snapshot is ([`schedule`](crate::schedule)): if none has begun in the period, one begins,
+//! and one that was left goes on. A period that begins later than now, as after the clock was set back, does not count. The thread
+//! rests three times as long as it reads.
+//!
 //! # Cost
 //! Each extent is read once from the disk, however many records name it. In memory: the records of one step, and the place of each
 //! extent that several records name.
@@ -21,9 +25,10 @@ use super::{Durable, errno};
 use crate::data::{CHUNK_PAGES, PAGE, PAGE_SIZE};
 use crate::lock_class::DURABLE_PENDING;
 use crate::superblock::ROOT_INO;
-use crate::{Errno, Superblock, Timestamp};
+use crate::{Errno, SnapshotPeriod, Superblock, Timestamp};
 use sluice_store::{Extent, StoreError};
 use sluice_sync::Mutex;
+use sluice_sync::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,6 +42,9 @@ const RECORDS_MAX: usize = 1 << 14;
 const SAVED_AFTER: u64 = 1 << 30;
 /// Room for the key of the record of a scrub.
 const SCRUB_ROOM: usize = 64;
+/// Bytes of a step by the clock, and how much longer than it reads it rests then.
+const CLOCK_STEP: u64 = 1 << 20;
+const CLOCK_REST: u32 = 3;
 /// The most directories above a file: holders of damaged records may form a cycle.
 const DEPTH_MAX: usize = 1000;
 
@@ -47,6 +55,8 @@ pub struct ScrubState {
     pub started: Option<Timestamp>,
     /// The time at which it ended; None while it is under way.
     pub finished: Option<Timestamp>,
+    /// The time at which a scrub ended last; None if none ever did.
+    pub last_end: Option<Timestamp>,
     /// Bytes of data that were read and compared with their checksums.
     pub bytes: u64,
     /// Bytes of data in the store when the scrub began.
@@ -131,7 +141,35 @@ impl Superblock {
     /// `EOPNOTSUPP` for a file system in memory; the store's, if it failed or its disk cannot be reached. Damage is a finding.
     pub fn scrub(&self, bytes: u64, anew: bool) -> Result<ScrubState, Errno> {
         let durable = self.root().shared.durable().ok_or(Errno::EOPNOTSUPP)?;
-        durable.scrub_step(bytes, anew).map_err(|error| errno(&error))
+        durable.scrub_step(bytes, anew, Timestamp::now()).map_err(|error| errno(&error))?;
+        Ok(ScrubState::clone(&durable.scrub_progress().map_err(|error| errno(&error))?.lock().state))
+    }
+
+    /// A step of the scrub that is due in the `period` of `now`, and the rest after it; None if none is due. The thread that
+    /// [`Options::scrub`](crate::Options::scrub) starts calls this.
+    pub(crate) fn scrub_by_clock(
+        &self,
+        period: SnapshotPeriod,
+        now: Timestamp,
+    ) -> Result<Option<Duration>, Errno> {
+        let durable = self.root().shared.durable().ok_or(Errno::EOPNOTSUPP)?;
+        let progress = durable.scrub_progress().map_err(|error| errno(&error))?;
+        let counts = || {
+            let progress = progress.lock();
+            let has_begun =
+                progress.state.started.is_some_and(|began| (period.begin(now)..=now).contains(&began));
+            (progress.place.is_some() || !has_begun, progress.state.damaged)
+        };
+        let (is_due, known) = counts();
+        if !is_due {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        durable.scrub_step(CLOCK_STEP, false, now).map_err(|error| errno(&error))?;
+        if known == 0 && counts().1 > 0 {
+            log::error!("the scrub by the clock has found damage: `sluice scrub --status` names the files");
+        }
+        Ok(Some(begun.elapsed() * CLOCK_REST))
     }
 
     /// The state of the scrub without its findings, whose copies would cost more than the counts.
@@ -151,25 +189,26 @@ impl Durable {
             return Ok(progress);
         }
         let recorded = self.store.get(&Key::scrub())?.and_then(|value| ScrubRecord::decode(&value));
-        let found = recorded.map(|ScrubRecord { started, finished, bytes, of, damaged, place }| {
-            let started = Some(started);
-            let state = ScrubState { started, finished, bytes, of, damaged, findings: Vec::new() };
-            let place = finished.is_none().then_some(place);
+        let found = recorded.map(|ScrubRecord { started, last_end, bytes, of, damaged, place }| {
+            let (started, is_over) = (Some(started), place.is_empty());
+            let (finished, last_end) = (last_end.filter(|_| is_over), last_end);
+            let state = ScrubState { started, finished, last_end, bytes, of, damaged, findings: Vec::new() };
+            let place = (!is_over).then_some(place);
             ScrubProgress { state, place, shared: BTreeSet::new(), saved: bytes }
         });
         let found = || Mutex::with_class(&DURABLE_PENDING, found.unwrap_or_default());
         Ok(self.scrub.get_or_init(found))
     }
 
-    fn scrub_step(&self, bytes: u64, anew: bool) -> Result<ScrubState, StoreError> {
+    fn scrub_step(&self, bytes: u64, anew: bool, now: Timestamp) -> Result<(), StoreError> {
         let progress = self.scrub_progress()?;
         if bytes == 0 {
-            return Ok(progress.lock().state.clone());
+            return Ok(());
         }
         let place = progress.lock().place.clone().filter(|_| !anew);
         let from = match place {
             Some(place) => place,
-            None => self.begin_scrub(progress)?,
+            None => self.begin_scrub(progress, now)?,
         };
         let mut batch = self.scrub_batch(&from, bytes)?;
         let (mut shared, mut unread) = (BTreeSet::new(), Vec::new());
@@ -208,16 +247,19 @@ impl Durable {
         };
         let findings = batch.damaged.into_iter().map(finding).collect();
         let step = ScrubStep { next: batch.next, read, findings, shared };
-        Ok(self.advance_scrub(progress, &from, step))
+        self.advance_scrub(progress, &from, step, now);
+        Ok(())
     }
 
     /// Begins a scrub: the key of its first record.
-    fn begin_scrub(&self, progress: &Mutex<ScrubProgress>) -> Result<Vec<u8>, StoreError> {
+    fn begin_scrub(&self, progress: &Mutex<ScrubProgress>, now: Timestamp) -> Result<Vec<u8>, StoreError> {
         self.store.sync()?;
         self.store.checkpoint()?;
         let of = self.store.stats().data_bytes;
-        let state = ScrubState { started: Some(Timestamp::now()), of, ..ScrubState::default() };
-        *progress.lock() = ScrubProgress { state, place: Some(vec![0]), ..ScrubProgress::default() };
+        let mut progress = progress.lock();
+        let last_end = progress.state.last_end;
+        let state = ScrubState { started: Some(now), last_end, of, ..ScrubState::default() };
+        *progress = ScrubProgress { state, place: Some(vec![0]), ..ScrubProgress::default() };
         Ok(vec![0])
     }
 
@@ -314,13 +356,14 @@ impl Durable {
     }
 
     /// A step that began at `from` has ended: counts it, unless the step of another caller began there, too, and ended before.
-    fn advance_scrub(&self, progress: &Mutex<ScrubProgress>, from: &[u8], step: ScrubStep) -> ScrubState {
-        let (state, record) = {
-            let mut progress = progress.lock();
+    fn advance_scrub(&self, progress: &Mutex<ScrubProgress>, from: &[u8], step: ScrubStep, now: Timestamp) {
+        let record = {
+            let mut guard = progress.lock();
+            let progress = &mut *guard;
             let ScrubStep { next, read, findings, shared } = step;
             let is_over = next.is_none();
             if progress.place.as_deref() != Some(from) {
-                return progress.state.clone();
+                return;
             }
             progress.place = next;
             progress.shared.extend(shared);
@@ -330,21 +373,22 @@ impl Durable {
             let room = FINDINGS_MAX - state.findings.len();
             let is_found = !findings.is_empty();
             state.findings.extend(findings.into_iter().take(room));
-            state.finished = is_over.then(Timestamp::now);
-            let state = state.clone();
+            if is_over {
+                (state.finished, state.last_end) = (Some(now), Some(now));
+            }
             let is_due = is_over || is_found || state.bytes - progress.saved >= SAVED_AFTER;
-            let record = is_due.then(|| {
-                progress.saved = state.bytes;
-                ScrubRecord {
-                    started: state.started.unwrap_or_default(),
-                    finished: state.finished,
-                    bytes: state.bytes,
-                    of: state.of,
-                    damaged: state.damaged,
-                    place: progress.place.clone().unwrap_or_default(),
-                }
+            let record = is_due.then(|| ScrubRecord {
+                started: state.started.unwrap_or_default(),
+                last_end: state.last_end,
+                bytes: state.bytes,
+                of: state.of,
+                damaged: state.damaged,
+                place: progress.place.clone().unwrap_or_default(),
             });
-            (state, record)
+            if let Some(record) = &record {
+                progress.saved = record.bytes;
+            }
+            record
         };
         if let Some(record) = record {
             let value = record.encode();
@@ -353,7 +397,6 @@ impl Durable {
                 transaction.put(&Key::scrub(), self.now(), &value);
             }
         }
-        state
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::crash_tests::shared;
 use super::tests::pattern;
-use crate::{File, Fs, Options, ScrubState, StoreOptions, Superblock};
+use crate::{File, Fs, Options, ScrubState, SnapshotPeriod, StoreOptions, Superblock, Timestamp};
 use sluice_store::disk::crash::CrashDisk;
 use sluice_sync::face::HOSTS_SHARE;
+use sluice_sync::thread;
 
 const CHUNK: usize = 65_536;
 /// Bytes of a step: those of one chunk.
@@ -171,4 +172,76 @@ fn a_scrub_goes_on_after_the_next_mount_and_anew_if_told_to() {
     fs.superblock().close().expect("the disk works");
     let report = Superblock::check_store(shared(&disk), &mut |_| ()).expect("a store");
     assert_eq!(report.found, 1, "{:?}", report.findings);
+}
+
+/// 23:07:05 on Saturday, 28 November 2026.
+const SATURDAY: i64 = 1_795_907_225;
+const DAY: i64 = 24 * 60 * 60;
+
+fn at(sec: i64) -> Timestamp {
+    Timestamp { sec, nsec: 0 }
+}
+
+/// Steps by the clock at `sec` until nothing is due: how many there were.
+fn by_clock(fs: &Fs, period: SnapshotPeriod, sec: i64) -> u32 {
+    let step = || fs.superblock().scrub_by_clock(period, at(sec)).expect("the disk works");
+    (0..).find(|_| step().is_none()).expect("it ends")
+}
+
+#[test]
+fn by_the_clock_one_scrub_begins_in_each_period_and_the_store_remembers_the_last_end() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let disk = filled();
+    let state = |fs: &Fs| fs.superblock().scrub_counts().expect("a store");
+    let fs = open(&disk);
+    assert!(by_clock(&fs, SnapshotPeriod::Weekly, SATURDAY) > 1);
+    assert_eq!((state(&fs).last_end, state(&fs).bytes), (Some(at(SATURDAY)), 20 * STEP));
+    // The week ends after Sunday, whatever is mounted meanwhile.
+    assert_eq!(by_clock(&fs, SnapshotPeriod::Weekly, SATURDAY + DAY), 0);
+    fs.superblock().close().expect("the disk works");
+    let fs = open(&disk);
+    assert_eq!(by_clock(&fs, SnapshotPeriod::Weekly, SATURDAY + DAY), 0);
+    assert_eq!(by_clock(&fs, SnapshotPeriod::Monthly, SATURDAY + DAY), 0);
+    // After a long pause there is one; it is left when something is found.
+    flip(&disk, 0, 100);
+    let late = SATURDAY + 100 * DAY;
+    while state(&fs).damaged == 0 {
+        let step = fs.superblock().scrub_by_clock(SnapshotPeriod::Weekly, at(late)).expect("the disk works");
+        assert!(step.is_some());
+    }
+    let left = state(&fs);
+    assert_eq!((left.started, left.finished, left.last_end), (Some(at(late)), None, Some(at(SATURDAY))));
+    fs.superblock().close().expect("the disk works");
+    let fs = open(&disk);
+    assert_eq!(state(&fs), left);
+    // It goes on, also in a later week, where another one begins then.
+    assert!(by_clock(&fs, SnapshotPeriod::Weekly, late + 8 * DAY) > 2);
+    let ended = state(&fs);
+    assert_eq!((ended.started, ended.last_end), (Some(at(late + 8 * DAY)), Some(at(late + 8 * DAY))));
+    // A clock that was set back has one more scrub done.
+    assert!(by_clock(&fs, SnapshotPeriod::Weekly, SATURDAY) > 1);
+    assert_eq!(by_clock(&fs, SnapshotPeriod::Weekly, SATURDAY), 0);
+    fs.superblock().close().expect("the disk works");
+    let report = Superblock::check_store(shared(&disk), &mut |_| ()).expect("a store");
+    assert_eq!(report.found, 1, "{:?}", report.findings);
+}
+
+#[test]
+fn the_thread_scrubs_what_is_due_at_once_and_ends_before_the_store_is_closed() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    let disk = filled();
+    let scrubbed = options().scrub(SnapshotPeriod::Monthly);
+    let fs = Fs::with_superblock(Superblock::open_on(shared(&disk), scrubbed).expect("it was closed"));
+    while fs.superblock().scrub_counts().expect("a store").last_end.is_none() {
+        thread::yield_now();
+    }
+    assert_eq!(fs.superblock().scrub_failure(), None);
+    assert_eq!(fs.superblock().scrub_counts().expect("a store").bytes, 20 * STEP);
+    fs.superblock().close().expect("the disk works");
+    let in_memory = Options::default().scrub(SnapshotPeriod::Monthly).build();
+    assert!(in_memory.superblock().scrub_thread.get().is_none());
 }

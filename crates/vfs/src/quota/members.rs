@@ -236,7 +236,7 @@ impl InodeRef {
     ///
     /// # Errors
     /// `ENOTDIR`; `ENOENT` (the directory was removed); `EINVAL` for the root, whose limit is that of the file system, and for less than a page; `EBUSY` when a directory above or
-    /// below has a quota; `EXDEV` when a file has names both below and elsewhere; `EROFS` in a snapshot; `ENODATA` when there is no quota to take away; `EOPNOTSUPP` in an object store; the store's.
+    /// below has a quota; `EXDEV` when a file has names both below and elsewhere; `EROFS` in a snapshot; `ENODATA` when there is no quota to take away; `EOPNOTSUPP` in an object store that a program before format 12 made; the store's.
     pub fn set_quota(&self, limit: Option<u64>) -> Result<(), Errno> {
         self.as_dir()?;
         if self.ino() == ROOT_INO || limit.is_some_and(|limit| limit < PAGE) {

@@ -210,6 +210,42 @@ fn when_the_owner_is_killed_files_locks_and_what_was_durable_stay() {
 }
 
 #[test]
+fn a_quota_is_exact_after_its_owner_was_killed_and_a_guest_names_who_takes_the_command() {
+    let test = "a_quota_is_exact_after_its_owner_was_killed_and_a_guest_names_who_takes_the_command";
+    for is_bucket in [false, true] {
+        let Some(cluster) = Cluster::over(is_bucket, test, 2) else { return };
+        let quota = |node: usize, more: &[&str]| {
+            let (dir, words) = (cluster.path(node, "dir"), ["quota".as_ref()]);
+            sluice(words.into_iter().chain([dir.as_os_str()]).chain(more.iter().map(OsStr::new)))
+        };
+        fs::create_dir(cluster.path(0, "dir")).expect("made");
+        let refused = quota(1, &["4M"]).complaint(1);
+        assert!(refused.contains("give this order on the owner's mount"), "{refused}");
+        quota(0, &["4M"]).well();
+        let mut file = File::create(cluster.path(1, "dir/file")).expect("made");
+        file.write_all(&[7; 3 << 20]).and_then(|()| file.sync_all()).expect("durable");
+        drop(file);
+        let much = |node: usize| {
+            let mut file = File::create(cluster.path(node, "dir/more"))?;
+            file.write_all(&[8; 2 << 20])?;
+            file.sync_all()
+        };
+        // A guest is told at the write, or at fsync.
+        assert_eq!(much(1).expect_err("it does not fit").kind(), ErrorKind::QuotaExceeded);
+        fs::remove_file(cluster.path(1, "dir/more")).expect("it is there");
+        File::open(cluster.path(1, "dir")).and_then(|dir| dir.sync_all()).expect("durable");
+
+        cluster.signal(0, Signal::KILL);
+        eventually("the other node is the owner", || cluster.role(1) == "owner");
+        eventually("what was removed does not count", || {
+            quota(1, &[]).stdout.contains("3.0 MiB of 4.0 MiB used")
+        });
+        assert_eq!(much(1).expect_err("it does not fit").kind(), ErrorKind::QuotaExceeded);
+        cluster.finish(&[0]);
+    }
+}
+
+#[test]
 fn a_process_that_goes_on_is_told_if_a_name_that_it_gave_is_lost_and_not_if_the_owner_has_left() {
     let test = "a_process_that_goes_on_is_told_if_a_name_that_it_gave_is_lost_and_not_if_the_owner_has_left";
     let Some(mut cluster) = Cluster::new(test, 3) else { return };

@@ -4,10 +4,12 @@ use super::moved::large_files;
 use super::random_tree::RandomTree;
 use super::streams::{is_refused, live, over_store, stream, take};
 use super::tree_facts::of_snapshot;
+use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_sync::random::Random;
 use sluice_trees::{receive, send};
-use sluice_vfs::Fs;
-use std::io;
+use sluice_vfs::{Fs, Options, Superblock};
+use std::io::{self, Read};
+use std::sync::Arc;
 
 /// Receives a part of a stream, and returns the token of the rest.
 fn receives_a_part(fs: &Fs, part: &[u8]) -> String {
@@ -158,4 +160,77 @@ fn another_stream_takes_the_place_of_a_part() {
     to.superblock().drop_snapshot(b"two").expect("it is there");
     receive(to.superblock(), &*missing).expect("it goes on");
     assert!(of_snapshot(from.superblock(), "two") == of_snapshot(to.superblock(), "two"));
+}
+
+/// A stream that makes its receiver's store durable now and then.
+struct Synced<'s> {
+    stream: &'s [u8],
+    fs: &'s Fs,
+    reads: usize,
+}
+
+impl Read for Synced<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.reads += 1;
+        if self.reads.is_multiple_of(50) {
+            self.fs.superblock().sync()?;
+        }
+        self.stream.read(buf)
+    }
+}
+
+#[test]
+fn a_receiver_that_died_anywhere_goes_on_from_what_was_durable() {
+    let mut options = Options::default();
+    options.store = options.store.log_size(4 << 20).segment_size(4 << 20).background(false);
+    let from = two_large_snapshots();
+    for (name, since) in [("one", None), ("two", Some("one"))] {
+        let (disk, whole) = (CrashDisk::new(), stream(from.superblock(), name, since));
+        let made = Superblock::create_on(Arc::new(disk.clone()), options.clone());
+        let to = Fs::with_superblock(made.expect("an empty disk"));
+        if let Some(since) = since {
+            receive(to.superblock(), &*stream(from.superblock(), since, None)).expect("it is whole");
+        }
+        let begun = disk.steps();
+        receive(to.superblock(), Synced { stream: &whole, fs: &to, reads: 0 }).expect("it is whole");
+        let (steps, mut missing_bytes) = (disk.steps() - begun, Vec::new());
+        for part in 1..=20 {
+            let survivors = if part % 2 == 0 { Survivors::All } else { Survivors::None };
+            let crash = disk.crash(begun + steps * part / 20, survivors);
+            let again = Superblock::open_on(Arc::new(crash.clone()), options.clone());
+            let again = Fs::with_superblock(again.expect("a crash is no damage"));
+            if again.superblock().snapshot_top(name.as_bytes()).is_err() {
+                let line = receive(again.superblock(), &b""[..]).expect_err("it is empty").to_string();
+                let token = line.split_once("send --resume ").map(|(_, token)| token.trim_end_matches('`'));
+                let missing = token.map_or_else(|| whole.clone(), |token| rest(&from, (name, since), token));
+                missing_bytes.push(missing.len());
+                // It may die again.
+                if part % 3 == 0 {
+                    receives_a_part(&again, &missing[..missing.len() / 2]);
+                    again.superblock().close().expect("the disk works");
+                    drop(again);
+                    let again = Superblock::open_on(Arc::new(crash.clone()), options.clone());
+                    let again = Fs::with_superblock(again.expect("it was closed"));
+                    let token = receives_a_part(&again, b"");
+                    receive(again.superblock(), &*rest(&from, (name, since), &token)).expect("it goes on");
+                    assert_arrived((&from, &again), name, part);
+                    continue;
+                }
+                receive(again.superblock(), &*missing).expect("it goes on");
+            }
+            assert_arrived((&from, &again), name, part);
+        }
+        let shorter = missing_bytes.iter().filter(|bytes| **bytes < whole.len() * 3 / 4).count();
+        assert!(shorter >= 5 && missing_bytes.is_sorted_by(|one, other| one >= other), "{missing_bytes:?}");
+    }
+}
+
+fn assert_arrived((from, to): (&Fs, &Fs), name: &str, part: usize) {
+    let [sent, there] = [from, to].map(|fs| of_snapshot(fs.superblock(), name));
+    assert!(sent == there, "{name}, {part}");
+    // Of a receiver that died with its snapshot there, the rest goes with the next stream.
+    drop(to.superblock().begin_snapshot(None).expect("nobody receives"));
+    assert!(!to.exists("/.receiving"), "{name}, {part}");
+    to.settle();
+    assert!(to.check().is_clean(), "{}", to.check());
 }

@@ -408,3 +408,21 @@ fn a_file_capability_that_stays_the_same_arrives_with_other_contents_and_another
         assert!(of_snapshot(fs.superblock(), name) == of_snapshot(to.superblock(), name), "{name}");
     }
 }
+
+#[test]
+fn a_file_that_lost_a_name_within_a_tick_of_the_clock_arrives() {
+    for round in 0..20 {
+        let (from, to) = (Fs::new(), over_store());
+        from.create_dir("/gone").expect("room");
+        from.write("/kept", "text").expect("room");
+        from.hard_link("/kept", "/gone/name").expect("room");
+        take(&from, "one");
+        from.remove_dir_all("/gone").expect("it is there");
+        take(&from, "two");
+        for (name, since) in [("one", None), ("two", Some("one"))] {
+            let sent = stream(from.superblock(), name, since);
+            receive(to.superblock(), &*sent).unwrap_or_else(|error| panic!("round {round}, {name}: {error}"));
+        }
+        assert!(of_snapshot(from.superblock(), "two") == of_snapshot(to.superblock(), "two"));
+    }
+}
