@@ -11,9 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::slice;
 
-/// Text that ends with NUL, or NULL.
+/// TextIn that ends with NUL, or NULL.
 #[repr(transparent)]
-pub struct Text(*const c_char);
+pub struct TextIn(*const c_char);
 
 /// Bytes that are read, or NULL.
 #[repr(transparent)]
@@ -21,7 +21,7 @@ pub struct BytesIn(*const c_void);
 
 /// Bytes that are written, or NULL.
 #[repr(transparent)]
-pub struct BytesOut(*mut c_void);
+pub struct RoomOut(*mut c_void);
 
 /// An array of directory entries that is written, or NULL.
 #[repr(transparent)]
@@ -40,10 +40,10 @@ fn check<T>(pointer: *const T, count: usize) -> Result<(), Errno> {
     if pointer.is_null() { Err(EFAULT) } else { Ok(()) }
 }
 
-impl Text {
+impl TextIn {
     /// A pointer that stands in the options of a caller.
-    pub(crate) fn of_options(pointer: *const c_char) -> Text {
-        Text(pointer)
+    pub(crate) fn of_options(pointer: *const c_char) -> TextIn {
+        TextIn(pointer)
     }
 
     /// The bytes before the NUL.
@@ -96,7 +96,7 @@ trait Plain: Copy {}
 impl Plain for u8 {}
 impl Plain for SluiceDirent {}
 
-impl BytesOut {
+impl RoomOut {
     /// Room for `len` bytes.
     pub(crate) fn bytes(&mut self, len: usize) -> Result<&mut [u8], Errno> {
         room(self.0.cast(), len)

@@ -1,6 +1,6 @@
 //! Faults and power failures, for tests of programs.
 
-use crate::arguments::Text;
+use crate::arguments::TextIn;
 use crate::fs::{SluiceFs, give};
 use crate::results::{done, explain, there};
 use sluice_vfs::{Errno, Fault};
@@ -9,7 +9,7 @@ use std::ffi::c_int;
 /// Makes calls fail, be short or be late from now on, by a rule such as "write:ENOSPC:path=/log:nth=3". sluice_error_text() says what is
 /// wrong with a rule.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_fs_inject(fs: Option<&SluiceFs>, rule: Text) -> c_int {
+pub extern "C" fn sluice_fs_inject(fs: Option<&SluiceFs>, rule: TextIn) -> c_int {
     done(|| {
         let fault: Fault = rule.utf8()?.parse().map_err(|text| {
             explain(text);

@@ -1,6 +1,6 @@
 //! Open files: the calls that take descriptors.
 
-use crate::arguments::{BytesIn, BytesOut, Text};
+use crate::arguments::{BytesIn, RoomOut, TextIn};
 use crate::process::SluiceProcess;
 use crate::results::{count, done, number, there};
 use sluice_vfs::{Errno, FallocateMode, Fd, OpenFlags, Whence};
@@ -14,7 +14,7 @@ fn flags(flags: c_int) -> Result<OpenFlags, Errno> {
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_open(
     process: Option<&SluiceProcess>,
-    path: Text,
+    path: TextIn,
     open_flags: c_int,
     mode: u32,
 ) -> c_int {
@@ -26,7 +26,7 @@ pub extern "C" fn sluice_open(
 pub extern "C" fn sluice_openat(
     process: Option<&SluiceProcess>,
     dir: c_int,
-    path: Text,
+    path: TextIn,
     open_flags: c_int,
     mode: u32,
 ) -> c_int {
@@ -50,7 +50,7 @@ pub extern "C" fn sluice_dup(process: Option<&SluiceProcess>, fd: c_int) -> c_in
 pub extern "C" fn sluice_read(
     process: Option<&SluiceProcess>,
     fd: c_int,
-    mut buffer: BytesOut,
+    mut buffer: RoomOut,
     size: usize,
 ) -> isize {
     count(|| there(process)?.0.read(Fd(fd), buffer.bytes(size)?))
@@ -72,7 +72,7 @@ pub extern "C" fn sluice_write(
 pub extern "C" fn sluice_pread(
     process: Option<&SluiceProcess>,
     fd: c_int,
-    mut buffer: BytesOut,
+    mut buffer: RoomOut,
     size: usize,
     offset: i64,
 ) -> isize {

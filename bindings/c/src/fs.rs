@@ -1,6 +1,6 @@
 //! File systems: in memory, and in a directory of the host.
 
-use crate::arguments::Text;
+use crate::arguments::TextIn;
 use crate::options::OptionsIn;
 use crate::results::{count, done, store_error, there};
 use sluice_vfs::{Errno, Fs, StoreError};
@@ -34,7 +34,7 @@ pub extern "C" fn sluice_fs_new(options: OptionsIn, fs: Option<&mut *mut SluiceF
 /// sluice_error_text() says why it failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_fs_create_store(
-    dir: Text,
+    dir: TextIn,
     options: OptionsIn,
     fs: Option<&mut *mut SluiceFs>,
 ) -> c_int {
@@ -44,7 +44,7 @@ pub extern "C" fn sluice_fs_create_store(
 /// Opens the file system that is kept in the directory `dir` of the host. `options` may be NULL. sluice_error_text() says why it failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_fs_open_store(
-    dir: Text,
+    dir: TextIn,
     options: OptionsIn,
     fs: Option<&mut *mut SluiceFs>,
 ) -> c_int {
@@ -52,7 +52,7 @@ pub extern "C" fn sluice_fs_open_store(
 }
 
 fn in_store(
-    dir: Text,
+    dir: TextIn,
     options: OptionsIn,
     fs: Option<&mut *mut SluiceFs>,
     get: impl FnOnce(sluice_vfs::Options, &std::path::Path) -> Result<Fs, StoreError>,
@@ -84,7 +84,7 @@ pub extern "C" fn sluice_fs_sync(fs: Option<&SluiceFs>) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_fs_snapshot(
     fs: Option<&SluiceFs>,
-    path: Text,
+    path: TextIn,
     snapshot: Option<&mut *mut SluiceFs>,
 ) -> c_int {
     done(|| {

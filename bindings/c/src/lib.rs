@@ -21,7 +21,7 @@ mod stat;
 mod trees;
 mod xattrs;
 
-pub use arguments::{BytesIn, BytesOut, EntriesOut, NumbersIn, Text};
+pub use arguments::{BytesIn, EntriesOut, NumbersIn, RoomOut, TextIn};
 pub use dirs::*;
 pub use faults::*;
 pub use files::*;

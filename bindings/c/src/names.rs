@@ -1,6 +1,6 @@
 //! Names and attributes: the calls that take paths.
 
-use crate::arguments::{BytesOut, Text};
+use crate::arguments::{RoomOut, TextIn};
 use crate::process::SluiceProcess;
 use crate::results::{count, done, there};
 use crate::stat::SluiceTime;
@@ -15,13 +15,13 @@ pub(crate) fn id(id: u32) -> Option<u32> {
 
 /// Makes a directory.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_mkdir(process: Option<&SluiceProcess>, path: Text, mode: u32) -> c_int {
+pub extern "C" fn sluice_mkdir(process: Option<&SluiceProcess>, path: TextIn, mode: u32) -> c_int {
     done(|| there(process)?.0.mkdir(path.path()?, mode))
 }
 
 /// Makes a fifo, a socket's name, a device file or an empty file: the type stands in `mode`.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_mknod(process: Option<&SluiceProcess>, path: Text, mode: u32, rdev: u64) -> c_int {
+pub extern "C" fn sluice_mknod(process: Option<&SluiceProcess>, path: TextIn, mode: u32, rdev: u64) -> c_int {
     done(|| {
         let kind = match mode & 0o170_000 {
             0 => FileType::Regular,
@@ -33,19 +33,24 @@ pub extern "C" fn sluice_mknod(process: Option<&SluiceProcess>, path: Text, mode
 
 /// Removes an empty directory.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_rmdir(process: Option<&SluiceProcess>, path: Text) -> c_int {
+pub extern "C" fn sluice_rmdir(process: Option<&SluiceProcess>, path: TextIn) -> c_int {
     done(|| there(process)?.0.rmdir(path.path()?))
 }
 
 /// Removes a name.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_unlink(process: Option<&SluiceProcess>, path: Text) -> c_int {
+pub extern "C" fn sluice_unlink(process: Option<&SluiceProcess>, path: TextIn) -> c_int {
     done(|| there(process)?.0.unlink(path.path()?))
 }
 
 /// Renames a file or directory. `flags` is 0, RENAME_NOREPLACE, RENAME_EXCHANGE or RENAME_WHITEOUT.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_rename(process: Option<&SluiceProcess>, from: Text, to: Text, flags: u32) -> c_int {
+pub extern "C" fn sluice_rename(
+    process: Option<&SluiceProcess>,
+    from: TextIn,
+    to: TextIn,
+    flags: u32,
+) -> c_int {
     done(|| {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         there(process)?.0.renameat2(Fd::CWD, from.path()?, Fd::CWD, to.path()?, flags)
@@ -54,13 +59,13 @@ pub extern "C" fn sluice_rename(process: Option<&SluiceProcess>, from: Text, to:
 
 /// Gives the file `from` a second name.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_link(process: Option<&SluiceProcess>, from: Text, to: Text) -> c_int {
+pub extern "C" fn sluice_link(process: Option<&SluiceProcess>, from: TextIn, to: TextIn) -> c_int {
     done(|| there(process)?.0.link(from.path()?, to.path()?))
 }
 
 /// Makes a symbolic link at `path`.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_symlink(process: Option<&SluiceProcess>, target: Text, path: Text) -> c_int {
+pub extern "C" fn sluice_symlink(process: Option<&SluiceProcess>, target: TextIn, path: TextIn) -> c_int {
     done(|| there(process)?.0.symlink(target.path()?, path.path()?))
 }
 
@@ -68,8 +73,8 @@ pub extern "C" fn sluice_symlink(process: Option<&SluiceProcess>, target: Text, 
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_readlink(
     process: Option<&SluiceProcess>,
-    path: Text,
-    mut buffer: BytesOut,
+    path: TextIn,
+    mut buffer: RoomOut,
     size: usize,
 ) -> isize {
     count(|| {
@@ -86,13 +91,13 @@ pub extern "C" fn sluice_readlink(
 
 /// Sets the size of a file.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_truncate(process: Option<&SluiceProcess>, path: Text, size: i64) -> c_int {
+pub extern "C" fn sluice_truncate(process: Option<&SluiceProcess>, path: TextIn, size: i64) -> c_int {
     done(|| there(process)?.0.truncate(path.path()?, size))
 }
 
 /// Whether the process may do with `path` what `want` says: R_OK, W_OK, X_OK, or F_OK.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_access(process: Option<&SluiceProcess>, path: Text, want: c_int) -> c_int {
+pub extern "C" fn sluice_access(process: Option<&SluiceProcess>, path: TextIn, want: c_int) -> c_int {
     done(|| {
         let want = Access::from_bits(want as u32).ok_or(Errno::EINVAL)?;
         there(process)?.0.access(path.path()?, want)
@@ -101,19 +106,19 @@ pub extern "C" fn sluice_access(process: Option<&SluiceProcess>, path: Text, wan
 
 /// Changes the mode of a file.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_chmod(process: Option<&SluiceProcess>, path: Text, mode: u32) -> c_int {
+pub extern "C" fn sluice_chmod(process: Option<&SluiceProcess>, path: TextIn, mode: u32) -> c_int {
     done(|| there(process)?.0.chmod(path.path()?, mode))
 }
 
 /// Changes the owner and the group of a file; -1 leaves one.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_chown(process: Option<&SluiceProcess>, path: Text, uid: u32, gid: u32) -> c_int {
+pub extern "C" fn sluice_chown(process: Option<&SluiceProcess>, path: TextIn, uid: u32, gid: u32) -> c_int {
     done(|| there(process)?.0.chown(path.path()?, id(uid), id(gid)))
 }
 
 /// Changes the owner and the group of a symbolic link itself.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_lchown(process: Option<&SluiceProcess>, path: Text, uid: u32, gid: u32) -> c_int {
+pub extern "C" fn sluice_lchown(process: Option<&SluiceProcess>, path: TextIn, uid: u32, gid: u32) -> c_int {
     done(|| there(process)?.0.lchown(path.path()?, id(uid), id(gid)))
 }
 
@@ -121,7 +126,7 @@ pub extern "C" fn sluice_lchown(process: Option<&SluiceProcess>, path: Text, uid
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_utimens(
     process: Option<&SluiceProcess>,
-    path: Text,
+    path: TextIn,
     atime: Option<&SluiceTime>,
     mtime: Option<&SluiceTime>,
     flags: c_int,
@@ -145,12 +150,12 @@ fn set_time(time: &SluiceTime) -> Result<SetTime, Errno> {
 
 /// Makes a copy of the tree `from` at `to`. Both share contents until one side writes.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_clone_tree(process: Option<&SluiceProcess>, from: Text, to: Text) -> c_int {
+pub extern "C" fn sluice_clone_tree(process: Option<&SluiceProcess>, from: TextIn, to: TextIn) -> c_int {
     done(|| there(process)?.0.clone_tree(from.path()?, to.path()?))
 }
 
 /// Limits what the directory `path` holds with all below it to `size` bytes; 0 removes the limit.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_set_quota(process: Option<&SluiceProcess>, path: Text, size: u64) -> c_int {
+pub extern "C" fn sluice_set_quota(process: Option<&SluiceProcess>, path: TextIn, size: u64) -> c_int {
     done(|| there(process)?.0.set_quota(path.path()?, (size != 0).then_some(size)))
 }

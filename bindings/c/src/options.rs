@@ -1,6 +1,6 @@
 //! Options of a file system. `unsafe` code stands here because programs built against an older header give a shorter structure.
 
-use crate::arguments::Text;
+use crate::arguments::TextIn;
 use crate::results::store_error;
 use sluice_vfs::{Errno, Fs, Options, StoreKey, StoreOptions};
 use std::ffi::c_char;
@@ -81,7 +81,7 @@ impl SluiceOptions {
         }
         let mut store = StoreOptions::default();
         if !self.passphrase.is_null() {
-            let words = Text::of_options(self.passphrase).bytes()?.to_vec();
+            let words = TextIn::of_options(self.passphrase).bytes()?.to_vec();
             store = store.key(StoreKey::passphrase(words).map_err(|error| store_error(&error))?);
         }
         let mut options = defaults

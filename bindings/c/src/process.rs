@@ -1,6 +1,6 @@
 //! Processes: a user of a file system, with a working directory, a umask and descriptors.
 
-use crate::arguments::{BytesOut, NumbersIn, Text};
+use crate::arguments::{NumbersIn, RoomOut, TextIn};
 use crate::fs::SluiceFs;
 use crate::results::{copy_text, count, done, there};
 use sluice_vfs::{Cred, Errno, Process};
@@ -65,13 +65,13 @@ pub extern "C" fn sluice_umask(process: Option<&SluiceProcess>, mask: u32) -> c_
 
 /// Changes the working directory.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_chdir(process: Option<&SluiceProcess>, path: Text) -> c_int {
+pub extern "C" fn sluice_chdir(process: Option<&SluiceProcess>, path: TextIn) -> c_int {
     done(|| there(process)?.0.chdir(path.path()?))
 }
 
 /// Writes the working directory to `buffer`, with a NUL behind it. Gives its length; -ERANGE where `size` is too small.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_getcwd(process: Option<&SluiceProcess>, mut buffer: BytesOut, size: usize) -> isize {
+pub extern "C" fn sluice_getcwd(process: Option<&SluiceProcess>, mut buffer: RoomOut, size: usize) -> isize {
     count(|| {
         let path = there(process)?.0.getcwd()?;
         let text = path.as_os_str().as_bytes();

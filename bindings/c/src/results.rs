@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::arguments::BytesOut;
+use crate::arguments::RoomOut;
 
 /// A pointer is NULL. Calls in Rust have no such error.
 pub(crate) const EFAULT: Errno = Errno::from_raw(14);
@@ -63,7 +63,7 @@ pub(crate) fn copy_text(text: &[u8], room: &mut [u8]) -> usize {
 /// Why this thread's last call failed that made or opened a store, set a rule of faults, imported or exported: one line for a person.
 /// It goes to `buffer`, ends with NUL, and is cut off after `size` bytes. Gives its whole length; 0 without such a failure.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_error_text(mut buffer: BytesOut, size: usize) -> isize {
+pub extern "C" fn sluice_error_text(mut buffer: RoomOut, size: usize) -> isize {
     count(|| {
         let room = buffer.bytes(size)?;
         Ok(ERROR_TEXT.with(|text| copy_text(text.borrow().as_bytes(), room)))

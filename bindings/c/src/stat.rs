@@ -1,6 +1,6 @@
 //! Attributes of files and of file systems.
 
-use crate::arguments::Text;
+use crate::arguments::TextIn;
 use crate::process::SluiceProcess;
 use crate::results::{done, there};
 use sluice_vfs::{Errno, Fd, Stat, StatFs, Timestamp};
@@ -97,7 +97,7 @@ fn fill(to: Option<&mut SluiceStat>, get: impl FnOnce() -> Result<Stat, Errno>) 
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_stat(
     process: Option<&SluiceProcess>,
-    path: Text,
+    path: TextIn,
     stat: Option<&mut SluiceStat>,
 ) -> c_int {
     fill(stat, || there(process)?.0.stat(path.path()?))
@@ -107,7 +107,7 @@ pub extern "C" fn sluice_stat(
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_lstat(
     process: Option<&SluiceProcess>,
-    path: Text,
+    path: TextIn,
     stat: Option<&mut SluiceStat>,
 ) -> c_int {
     fill(stat, || there(process)?.0.lstat(path.path()?))
@@ -127,7 +127,7 @@ pub extern "C" fn sluice_fstat(
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_statfs(
     process: Option<&SluiceProcess>,
-    path: Text,
+    path: TextIn,
     statfs: Option<&mut SluiceStatfs>,
 ) -> c_int {
     done(|| {

@@ -1,6 +1,6 @@
 //! Trees of the host, in and out.
 
-use crate::arguments::Text;
+use crate::arguments::TextIn;
 use crate::fs::SluiceFs;
 use crate::results::{done, explain, there};
 use sluice_trees::Transfer;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 fn carried(
     fs: Option<&SluiceFs>,
-    [from, to]: [Text; 2],
+    [from, to]: [TextIn; 2],
     carry: impl FnOnce(&Fs, &Path, &Path) -> io::Result<Transfer>,
 ) -> c_int {
     done(|| {
@@ -24,12 +24,12 @@ fn carried(
 
 /// Copies the directory `host` of the host, with all below it, to the directory `to`. sluice_error_text() names the file that failed.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_fs_import(fs: Option<&SluiceFs>, host: Text, to: Text) -> c_int {
+pub extern "C" fn sluice_fs_import(fs: Option<&SluiceFs>, host: TextIn, to: TextIn) -> c_int {
     carried(fs, [host, to], |fs, host, to| sluice_trees::import(fs, host, to))
 }
 
 /// Copies the tree at `from` to the directory `host` of the host. sluice_error_text() names the file that failed.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_fs_export(fs: Option<&SluiceFs>, from: Text, host: Text) -> c_int {
+pub extern "C" fn sluice_fs_export(fs: Option<&SluiceFs>, from: TextIn, host: TextIn) -> c_int {
     carried(fs, [from, host], |fs, from, host| sluice_trees::export(fs, from, host))
 }

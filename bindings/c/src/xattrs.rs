@@ -1,13 +1,13 @@
 //! Extended attributes.
 
-use crate::arguments::{BytesIn, BytesOut, Text};
+use crate::arguments::{BytesIn, RoomOut, TextIn};
 use crate::process::SluiceProcess;
 use crate::results::{count, done, there};
 use sluice_vfs::{Errno, XattrFlags};
 use std::ffi::c_int;
 
 /// Copies `value` to `room` of `size` bytes, as the calls for extended attributes do: 0 asks for the length.
-fn copied(value: &[u8], room: &mut BytesOut, size: usize) -> Result<usize, Errno> {
+fn copied(value: &[u8], room: &mut RoomOut, size: usize) -> Result<usize, Errno> {
     if size != 0 {
         let to = room.bytes(size)?.get_mut(..value.len()).ok_or(Errno::ERANGE)?;
         to.copy_from_slice(value);
@@ -19,9 +19,9 @@ fn copied(value: &[u8], room: &mut BytesOut, size: usize) -> Result<usize, Errno
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_getxattr(
     process: Option<&SluiceProcess>,
-    path: Text,
-    name: Text,
-    mut value: BytesOut,
+    path: TextIn,
+    name: TextIn,
+    mut value: RoomOut,
     size: usize,
 ) -> isize {
     count(|| copied(&there(process)?.0.lgetxattr(path.path()?, name.bytes()?)?, &mut value, size))
@@ -31,8 +31,8 @@ pub extern "C" fn sluice_getxattr(
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_setxattr(
     process: Option<&SluiceProcess>,
-    path: Text,
-    name: Text,
+    path: TextIn,
+    name: TextIn,
     value: BytesIn,
     size: usize,
     flags: c_int,
@@ -47,8 +47,8 @@ pub extern "C" fn sluice_setxattr(
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_listxattr(
     process: Option<&SluiceProcess>,
-    path: Text,
-    mut names: BytesOut,
+    path: TextIn,
+    mut names: RoomOut,
     size: usize,
 ) -> isize {
     count(|| {
@@ -64,6 +64,6 @@ pub extern "C" fn sluice_listxattr(
 
 /// Removes an extended attribute; a symbolic link's own.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_removexattr(process: Option<&SluiceProcess>, path: Text, name: Text) -> c_int {
+pub extern "C" fn sluice_removexattr(process: Option<&SluiceProcess>, path: TextIn, name: TextIn) -> c_int {
     done(|| there(process)?.0.lremovexattr(path.path()?, name.bytes()?))
 }

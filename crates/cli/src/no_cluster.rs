@@ -2,14 +2,14 @@
 
 pub(crate) use NoClusterMember as ClusterMember;
 
-use crate::args::ClusterAction;
+use crate::args::{ClusterAction, Watched};
 use crate::storage::Storage;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{Ended, MountOptions, StopSignals};
 use sluice_vfs::Options;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How a mount takes part in a cluster: in this build never.
 pub(crate) enum NoClusterMember {}
@@ -50,7 +50,7 @@ pub(crate) fn perform(_: ClusterAction) -> Result<()> {
     Err(absent())
 }
 
-pub(crate) fn top(_: &str, _: Option<PathBuf>) -> Result<()> {
+pub(crate) fn top(_: &str, _: &Watched) -> Result<()> {
     Err(absent())
 }
 
@@ -64,7 +64,7 @@ mod tests {
         let refusals = [
             NoClusterMember::of(&nowhere(), None, None).err(),
             perform(ClusterAction::Demo).err(),
-            top(&nowhere(), None).err(),
+            top(&nowhere(), &Watched::default()).err(),
         ];
         for refusal in refusals {
             let text = refusal.expect("refused").to_string();
