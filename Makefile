@@ -28,8 +28,8 @@ help:
 	@echo 'make test         everything that CI runs'
 	@echo 'make nightly      long seeds, lints of release builds, io_uring (root)'
 	@echo 'make quick        format, lints and unit tests of the crates that differ from main'
-	@echo 'make build        target/release/sluice and sluice-lab, optimised across crates'
-	@echo 'make install      both programs, and the helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
+	@echo 'make build        target/release/sluice and sluice-lab, optimised across crates, and libsluice.so'
+	@echo 'make install      the programs, the C library, and the helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
 	@echo 'make unit         the Rust tests alone'
 	@echo 'make python       the Python package and its tests, in an environment below target/'
 	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
@@ -65,9 +65,12 @@ demo: prerequisites
 
 build: prerequisites
 	cargo build --release --locked -p sluice
+	cargo build --release --locked -p sluice-c
 
 # Does not build: root often installs what another user has built. mount(8) looks for its helpers in /sbin alone.
 PREFIX ?= /usr/local
+COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 SBINDIR ?= /sbin
 install:
 	@test -x target/release/sluice -a -x target/release/sluice-lab || { echo 'nothing to install yet: run make build first'; exit 1; }
@@ -76,7 +79,17 @@ install:
 	install -d $(DESTDIR)$(SBINDIR)
 	ln -sf $(PREFIX)/bin/sluice $(DESTDIR)$(SBINDIR)/mount.fuse.sluice
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	for unit in contrib/*; do sed 's|/usr/local|$(PREFIX)|' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit#contrib/} || exit; done
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(COMPLETIONS:%=$(DESTDIR)$(PREFIX)/share/%)
+	target/release/sluice man $(DESTDIR)$(PREFIX)/share/man/man1
+	target/release/sluice completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluice
+	target/release/sluice completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_sluice
+	target/release/sluice completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/sluice.fish
+	install -D -m 755 target/release/libsluice.so $(DESTDIR)$(PREFIX)/lib/libsluice.so.0
+	ln -sf libsluice.so.0 $(DESTDIR)$(PREFIX)/lib/libsluice.so
+	install -D -m 644 bindings/c/include/sluice.h $(DESTDIR)$(PREFIX)/include/sluice.h
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' bindings/c/sluice.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/sluice.pc
+	for unit in contrib/*.service contrib/*.timer; do sed 's|/usr/local|$(PREFIX)|' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit#contrib/} || exit; done
 
 # Many tests wait for leases, kernels and processes. Lints, documents and tools are made meanwhile, at the lowest priority, and in a
 # directory of their own: cargo lets one process at a time into a directory.

@@ -6,16 +6,19 @@ mod cluster;
 mod lab;
 mod lock;
 mod quota;
+mod store;
 mod streams;
 
 pub(crate) use cluster::{ClusterAction, Watched};
 pub(crate) use lock::{DlmAction, LockCommand, WantedLock};
+pub(crate) use store::Fsck;
 pub(crate) use {child::Child, lab::LabCommand, quota::QuotaArgs};
 
 use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::{ffi::OsString, path::PathBuf};
+use store::{INFO_EXAMPLES, KEY_EXAMPLES, MKFS_EXAMPLES};
 use streams::{DIFF_EXAMPLES, EXPORT_EXAMPLES, RECEIVE_EXAMPLES, SEND_EXAMPLES};
 
 /// The command line.
@@ -350,6 +353,9 @@ pub(crate) enum Command {
         /// Instead: the files that are open, and by whom; with --json in a further field
         #[arg(long)]
         files: bool,
+        /// Instead: each figure with its meaning
+        #[arg(long, conflicts_with_all = ["json", "files"])]
+        explain: bool,
         /// Any file or directory of the mount
         dir: PathBuf,
     },
@@ -362,6 +368,12 @@ pub(crate) enum Command {
     Completions {
         /// The shell
         shell: Shell,
+    },
+    /// Write a manual page for each command
+    #[command(after_help = MAN_EXAMPLES)]
+    Man {
+        /// A directory, such as /usr/local/share/man/man1
+        dir: PathBuf,
     },
     /// What this program starts itself for
     #[command(hide = true)]
@@ -380,57 +392,6 @@ it makes is removed, also on Ctrl-C.
 
 Example:
   sluice demo";
-
-const MKFS_EXAMPLES: &str = "\
-A store is a directory with a few files: see docs/format.md. What was made durable by fsync(2) survives any crash.
-
-Examples:
-  sluice mkfs ~/store; sluice mount ~/store ~/scratch
-  sluice mkfs --compress ~/logs
-  sluice mkfs --encrypt ~/private                             asks for a passphrase, as mount then does
-  head -c 32 /dev/urandom > ~/key; sluice mkfs --encrypt --key-file ~/key ~/private
-  sluice mount -o key_file=/home/me/key ~/private ~/scratch";
-
-const KEY_EXAMPLES: &str = "\
-A store has up to eight keys, each in a slot. The store stays encrypted under one master key, which each slot has once more: so nothing
-else is written. A person who has had a key, and a copy of the file `keys` of that time, can read the store for good.
-
-Examples:
-  sluice key list ~/private
-  sluice key add --key-file ~/key ~/private                   asks for the new passphrase
-  sluice key add --key-file ~/key --new-key-file ~/key2 ~/private
-  sluice key remove --key-file ~/key2 ~/private 0";
-
-const INFO_EXAMPLES: &str = "Examples:
-  sluice info ~/store
-  sluice info --json ~/store
-  sluice info ~/scratch";
-
-const FSCK_EXAMPLES: &str = "\
-Looks at every record and every byte of data, and changes nothing without --repair. Files without a name go to lost+found.
-A `note` is what a crash leaves, and no fault; a `count` is mended without loss; `damage` is not what was written.
-Exit status as of fsck(8): 0 clean, 1 mended, 4 not mended, 8 could not be checked, 16 bad usage.
-
-Examples:
-  sluice fsck ~/store
-  sluice fsck --repair ~/store
-  sluice fsck s3://BUCKET/fs      also while it is mounted";
-
-/// The options of `fsck`.
-#[derive(clap::Args)]
-#[command(after_help = FSCK_EXAMPLES)]
-pub(crate) struct Fsck {
-    /// Mend what can be mended
-    #[arg(long)]
-    pub(crate) repair: bool,
-    /// As one line of JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) key: KeyFiles,
-    /// The store; nobody uses it meanwhile
-    pub(crate) store: PathBuf,
-}
 
 const UMOUNT_EXAMPLES: &str = "Examples:
   sluice umount ~/scratch
@@ -525,6 +486,9 @@ const STAT_EXAMPLES: &str = "Examples:
 const COMPLETIONS_EXAMPLES: &str = "Examples:
   sluice completions bash > ~/.local/share/bash-completion/completions/sluice
   sluice completions fish > ~/.config/fish/completions/sluice.fish";
+
+const MAN_EXAMPLES: &str = "Example:
+  sluice man /usr/local/share/man/man1";
 
 const MOUNT_EXAMPLES: &str = "\
 Returns when the file system answers, and prints nothing. A process in the background serves it until it is

@@ -4,14 +4,14 @@ pub(crate) use crate::cluster_lock::{become_locked, lock};
 pub(crate) use crate::dlm_status::dlm;
 pub(crate) use crate::lock_member::hold_lock;
 
-use crate::args::ClusterAction;
+use crate::args::{ClusterAction, Watched};
 use crate::cluster_demo;
 use crate::cluster_place::{listening, place, warn_of_loose_keys};
 use crate::cluster_top::{self, NodeSample};
 use crate::failures::mount_failure;
 use crate::mount_stat;
+use crate::screens::Screens;
 use crate::storage::Storage;
-use crate::watch::{CLEAR, EVERY};
 use sluice_bucket::{Claim, process_runs};
 use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_stat, ask_status};
 use sluice_console::failure::{Context, Failure, Result};
@@ -249,13 +249,12 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
 }
 
 /// Every second what each node of the cluster has done.
-pub(crate) fn top(text: &str, identity: Option<PathBuf>) -> Result<()> {
+pub(crate) fn top(text: &str, watched: &Watched) -> Result<()> {
     let place = place(text)?;
     let cluster = Cluster::open(&place)?;
-    let identity = cluster.identity(&identity.unwrap_or_else(|| place.keys()))?;
+    let identity = cluster.identity(&watched.identity.clone().unwrap_or_else(|| place.keys()))?;
     let membership = cluster.membership()?;
-    let interrupt = Interrupt::on_signals()?;
-    let mut output = Output::stopping(&interrupt);
+    let mut screens = Screens::begin(watched)?;
     let began = Instant::now();
     let samples = |view: &View| -> Vec<NodeSample> {
         let ask = |member: &Member| {
@@ -270,8 +269,7 @@ pub(crate) fn top(text: &str, identity: Option<PathBuf>) -> Result<()> {
     };
     let mut view = membership.view(0, Duration::ZERO)?;
     let mut before = samples(&view);
-    while !interrupt.is_raised() {
-        thread::sleep(EVERY);
+    while screens.wait() {
         let mut trouble = String::new();
         match membership.view(0, Duration::ZERO) {
             Ok(newer) => view = newer,
@@ -279,8 +277,9 @@ pub(crate) fn top(text: &str, identity: Option<PathBuf>) -> Result<()> {
             Err(error) => trouble = format!("   the membership does not answer: {error}"),
         }
         let now = samples(&view);
-        let head = format!("cluster {}   (Ctrl-C ends){trouble}", cluster.name());
-        output.give(format!("{CLEAR}{head}\n\n{}", cluster_top::screen(&now, &before)).as_bytes())?;
+        let title = format!("cluster {}{trouble}", cluster.name());
+        let screen = || format!("\n{}", cluster_top::screen(&now, &before));
+        screens.show(&title, screen, || cluster_top::line(cluster.name(), &now, &before))?;
         before = now;
     }
     Ok(())

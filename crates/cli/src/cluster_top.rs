@@ -1,7 +1,8 @@
 //! Cluster top: one screen about all nodes of a cluster, of what each did since the screen before.
 
 use crate::mount_stat::{object_requests, quantile};
-use serde_json::Value;
+use crate::screens::fields;
+use serde_json::{Value, json};
 use sluice_console::table::{Table, grouped};
 use sluice_fuse::control::{Latency, MountStat};
 use sluice_sync::time::Duration;
@@ -48,6 +49,20 @@ pub(crate) fn screen(now: &[NodeSample], earlier: &[NodeSample]) -> String {
         table.line(cells(sample, stat, before));
     }
     table.render()
+}
+
+/// The same as a line of JSON: for each node what `screens::fields` has, or null for one that is silent.
+pub(crate) fn line(cluster: &str, now: &[NodeSample], earlier: &[NodeSample]) -> Value {
+    let node = |sample: &NodeSample| {
+        let before = earlier.iter().find(|before| before.node == sample.node);
+        let seconds = before.map_or(0.0, |before| sample.at.saturating_sub(before.at).as_secs_f64());
+        let before = before.and_then(|before| before.stat.as_ref());
+        let mut fields = sample.stat.as_ref().map(|stat| fields(stat, before, seconds)).unwrap_or_default();
+        fields.insert("node".into(), sample.node.into());
+        fields.entry("stat").or_insert(Value::Null);
+        Value::Object(fields)
+    };
+    json!({ "cluster": cluster, "nodes": now.iter().map(node).collect::<Vec<_>>() })
 }
 
 fn cells(sample: &NodeSample, stat: &MountStat, before: Option<(Duration, &MountStat)>) -> Vec<String> {

@@ -33,6 +33,7 @@ mod leaving;
 mod list;
 #[cfg(feature = "cluster")]
 mod lock_member;
+mod metrics;
 mod mount_files;
 mod mount_helper;
 mod mount_locks;
@@ -48,6 +49,7 @@ mod no_cluster;
 mod quota;
 mod ram_options;
 mod run_in_mount;
+mod screens;
 mod scrub;
 mod serve;
 mod storage;
@@ -56,12 +58,12 @@ mod streams;
 mod system_log;
 mod watch;
 
-use args::{Child, Command, LockCommand, Watched};
+use args::{Child, Command, LockCommand};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use footing::Footing;
 use mount_files::MountFile;
-use sluice_console::failure::{Failure, Result};
+use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::interrupt::{Interrupt, outlive_file_size_limit};
 use sluice_console::mounted;
 use sluice_console::output::Output;
@@ -191,17 +193,22 @@ fn perform(command: Command) -> Result<u8> {
         Command::Lock(LockCommand::Lock { request, command }) => return cluster::lock(&request, &command),
         Command::Lock(LockCommand::Dlm { action }) => cluster::dlm(action)?,
         Command::List { json } => list::list(json)?,
-        Command::Stat { json, files, dir } => watch::stat(&dir, json, files)?,
-        Command::Top(Watched { dir: Some(dir), .. }) => watch::top(&dir)?,
-        Command::Top(Watched { cluster: Some(place), identity, .. }) => cluster::top(&place, identity)?,
-        Command::Top(_) => {
-            return Err(Failure::Usage("top: give a directory of a mount, or --cluster CLUSTER".into()));
-        }
+        Command::Stat { json, files, explain, dir } => watch::stat(&dir, json, files, explain)?,
+        Command::Top(watched) => match (&watched.dir, &watched.cluster) {
+            (Some(dir), _) => watch::top(dir, &watched)?,
+            (None, Some(place)) => cluster::top(place, &watched)?,
+            (None, None) => {
+                return Err(Failure::Usage("top: give a directory of a mount, or --cluster CLUSTER".into()));
+            }
+        },
         Command::Lab(_) => return lab_program::run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut args::command(), "sluice", &mut script);
             Output::plain().give(&script)?;
+        }
+        Command::Man { dir } => {
+            clap_mangen::generate_to(args::command(), &dir).context(|| dir.display().to_string())?;
         }
         Command::Child { child } => return perform_as_child(child),
     }

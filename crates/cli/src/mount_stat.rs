@@ -1,11 +1,9 @@
-//! Mount statistics: what the server of a mount has counted, for a person, for Prometheus, and as it changes.
+//! Mount statistics: what the server of a mount has counted, for a person, and as it changes.
 
 use crate::mount_locks::{from_server, hot_table};
-use serde_json::Value;
 use sluice_console::failure::Result;
 use sluice_console::table::{Table, duration, grouped};
 use sluice_fuse::control::{FileSystemStat, HotFile, Latency, MountStat, ObjectRequests};
-use std::fmt::Write as _;
 
 /// The bound below or at which `share` of the requests are, for a person.
 pub(crate) fn quantile(latency: &Latency, share: f64) -> String {
@@ -76,46 +74,6 @@ pub(crate) fn text(stat: &MountStat) -> String {
     table.render() + &hottest(stat)
 }
 
-/// In the text format of Prometheus, version 0.0.4.
-pub(crate) fn prometheus(stat: &MountStat) -> String {
-    let mut text = String::from("# TYPE sluicefs_requests_total counter\n");
-    for (name, count) in &stat.requests {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "sluicefs_requests_total{{kind=\"{name}\"}} {count}");
-    }
-    histograms(&mut text, "sluicefs_request_duration_seconds", stat.latency.iter());
-    let of_objects = object_requests(stat).map(|(kind, requests)| (kind, &requests.latency));
-    histograms(&mut text, "sluicefs_object_request_duration_seconds", of_objects);
-    text.push_str("# TYPE sluicefs_object_requests_failed_total counter\n");
-    for (kind, ObjectRequests { failed, .. }) in object_requests(stat) {
-        let _ = writeln!(text, "sluicefs_object_requests_failed_total{{kind=\"{kind}\"}} {failed}");
-    }
-    for (figure, of) in HOT_FIGURES {
-        let _ = writeln!(text, "# TYPE sluicefs_hot_lock_{figure} gauge");
-        for file in hot_locks(stat) {
-            let _ = writeln!(text, "sluicefs_hot_lock_{figure}{{inode=\"{}\"}} {}", file.inode, of(file));
-        }
-    }
-    for (name, value) in gauges(stat).into_iter().filter(|(name, _)| *name != "requests") {
-        let _ = writeln!(text, "# TYPE sluicefs_{name} gauge\nsluicefs_{name} {value}");
-    }
-    of_cluster(stat, &mut text);
-    text
-}
-
-/// The numbers of a node of a cluster, and its role as a label.
-fn of_cluster(stat: &MountStat, text: &mut String) {
-    if let Some(role) = stat.cluster.get("role").and_then(Value::as_str) {
-        let name = "sluicefs_cluster_info";
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "# TYPE {name} gauge\n{name}{{role={role:?}}} 1");
-    }
-    for (name, value) in stat.cluster.iter().filter_map(|(name, value)| Some((name, value.as_u64()?))) {
-        let name = format!("sluicefs_cluster_{name}");
-        let _ = writeln!(text, "# TYPE {name} gauge\n{name} {value}");
-    }
-}
-
 /// The screen of `sluice top`: the counts since `earlier`, `seconds` ago.
 pub(crate) fn screen(stat: &MountStat, earlier: &MountStat, seconds: f64) -> String {
     let rate = |now: u64, then: u64| grouped(now.saturating_sub(then) as f64 / seconds.max(1e-3));
@@ -153,7 +111,7 @@ fn hottest(stat: &MountStat) -> String {
     if waited.is_empty() { String::new() } else { format!("\nhottest locks\n{}", hot_table(&waited)) }
 }
 
-fn hot_locks(stat: &MountStat) -> impl Iterator<Item = &HotFile> {
+pub(crate) fn hot_locks(stat: &MountStat) -> impl Iterator<Item = &HotFile> {
     stat.file_system.iter().flat_map(|known| &known.hot_locks)
 }
 
@@ -163,7 +121,7 @@ pub(crate) fn object_requests(stat: &MountStat) -> impl Iterator<Item = (&String
 }
 
 /// The known gauges.
-fn gauges(stat: &MountStat) -> Vec<(&'static str, u64)> {
+pub(crate) fn gauges(stat: &MountStat) -> Vec<(&'static str, u64)> {
     let mut gauges = vec![
         ("requests", stat.requests_total),
         ("known_inodes", stat.known_inodes),
@@ -229,40 +187,10 @@ fn gauges_of_file_system(stat: &FileSystemStat) -> Vec<(&'static str, u64)> {
     gauges
 }
 
-/// Writes `latencies`, each with its kind, as the histogram `name` of Prometheus.
-fn histograms<'a>(text: &mut String, name: &str, latencies: impl Iterator<Item = (&'a String, &'a Latency)>) {
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "# TYPE {name} histogram");
-    for (kind, latency) in latencies {
-        let mut seen = 0;
-        for (bound, count) in &latency.buckets {
-            seen += count;
-            // The last one has no bound, and comes below in any case.
-            if *bound != u64::MAX {
-                let _ = writeln!(text, "{name}_bucket{{kind=\"{kind}\",le=\"{}\"}} {seen}", seconds(*bound));
-            }
-        }
-        for (end, label) in [("_bucket", ",le=\"+Inf\""), ("_count", "")] {
-            let _ = writeln!(text, "{name}{end}{{kind=\"{kind}\"{label}}} {seen}");
-        }
-        let _ = writeln!(text, "{name}_sum{{kind=\"{kind}\"}} {}", seconds(latency.ns_total));
-    }
-}
-
-type HotFigure = (&'static str, fn(&HotFile) -> u64);
-
-/// The metrics for Prometheus about each of the hottest locks.
-const HOT_FIGURES: [HotFigure; 4] = [
-    ("waiting", |file| file.waiting),
-    ("grants", |file| file.grants),
-    ("waits", |file| file.waits),
-    ("wait_ns", |file| file.wait_ns_total),
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{MountPlace, prometheus};
     use sluice_fuse::control::StoreStat;
 
     const LINE: &[u8] = br#"{"requests_total":30,"requests":{"LOOKUP":10,"READ":20},
@@ -272,11 +200,15 @@ mod tests {
         "wait_ns_max":4000000}],"known_inodes":3,"live_inodes":4,"open_files":0,"waiting_locks":1,
         "resident_bytes":7000000,"block_size":4096,"blocks":10,"blocks_free":7}"#;
 
+    fn place() -> MountPlace {
+        MountPlace { directory: "/srv".into(), store: "ram".into() }
+    }
+
     #[test]
     fn the_answer_of_a_server_reads_as_text_and_as_metrics() {
         let stat = parse(LINE).unwrap();
         assert!(text(&stat).contains("data bytes") && text(&stat).contains("12,288"), "{}", text(&stat));
-        let metrics = prometheus(&stat);
+        let metrics = prometheus(&stat, &place());
         assert!(metrics.contains("sluicefs_requests_total{kind=\"READ\"} 20\n"), "{metrics}");
         assert!(
             metrics.contains("# TYPE sluicefs_waiting_locks gauge\nsluicefs_waiting_locks 1\n"),
@@ -328,7 +260,7 @@ mod tests {
             contents_written_stored_bytes: 12_288,
         };
         stat.file_system.as_mut().unwrap().store = Some(kept);
-        let (told, metrics) = (text(&stat), prometheus(&stat));
+        let (told, metrics) = (text(&stat), prometheus(&stat, &place()));
         assert!(told.contains("compression ratio since the mount") && told.contains("2.44"), "{told}");
         for line in
             ["sluicefs_encrypted 1\n", "sluicefs_compressed 1\n", "sluicefs_contents_stored_bytes 8192\n"]
@@ -336,9 +268,11 @@ mod tests {
             assert!(metrics.contains(line), "{metrics}");
         }
         stat.file_system.as_mut().unwrap().store.as_mut().unwrap().compressed = false;
-        assert!(!text(&stat).contains("ratio") && prometheus(&stat).contains("sluicefs_compressed 0\n"));
+        assert!(
+            !text(&stat).contains("ratio") && prometheus(&stat, &place()).contains("sluicefs_compressed 0\n")
+        );
         stat.file_system.as_mut().unwrap().store = None;
-        assert!(!text(&stat).contains("encrypted") && !prometheus(&stat).contains("compressed"));
+        assert!(!text(&stat).contains("encrypted") && !prometheus(&stat, &place()).contains("compressed"));
     }
 
     #[test]
@@ -349,7 +283,7 @@ mod tests {
             "cluster":{"cluster":"work","node":2,"role":"guest","epoch":5,"recalls":4,"dirty_bytes":4096}}"#,
         )
         .unwrap();
-        let (text, metrics) = (text(&stat), prometheus(&stat));
+        let (text, metrics) = (text(&stat), prometheus(&stat, &place()));
         for name in ["live inodes", "data bytes", "write stalls", "memory used"] {
             let metric = format!("sluicefs_{}", name.replace(' ', "_"));
             assert!(!text.contains(name) && !metrics.contains(&metric), "{name}: {text}{metrics}");
@@ -357,7 +291,7 @@ mod tests {
         assert!(text.contains("waiting locks") && text.contains("cluster recalls"), "{text}");
         let lines = [
             "# TYPE sluicefs_cluster_info gauge\nsluicefs_cluster_info{role=\"guest\"} 1\n",
-            "# TYPE sluicefs_cluster_recalls gauge\nsluicefs_cluster_recalls 4\n",
+            "# TYPE sluicefs_cluster_recalls counter\nsluicefs_cluster_recalls 4\n",
             "sluicefs_cluster_dirty_bytes 4096\n",
             "sluicefs_waiting_locks 2\n",
         ];

@@ -2,14 +2,14 @@
 
 pub(crate) use NoClusterMember as ClusterMember;
 
-use crate::args::{ClusterAction, DlmAction, WantedLock};
+use crate::args::{ClusterAction, DlmAction, WantedLock, Watched};
 use crate::storage::Storage;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{Ended, MountOptions, StopSignals};
 use sluice_vfs::Options;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How a mount takes part in a cluster: in this build never.
 pub(crate) enum NoClusterMember {}
@@ -50,7 +50,7 @@ pub(crate) fn perform(_: ClusterAction) -> Result<()> {
     Err(absent())
 }
 
-pub(crate) fn top(_: &str, _: Option<PathBuf>) -> Result<()> {
+pub(crate) fn top(_: &str, _: &Watched) -> Result<()> {
     Err(absent())
 }
 
@@ -83,7 +83,7 @@ mod tests {
         let refusals = [
             NoClusterMember::of(&nowhere(), None, None).err(),
             perform(ClusterAction::Demo).err(),
-            top(&nowhere(), None).err(),
+            top(&nowhere(), &Watched::default()).err(),
             lock(&request, &[]).err(),
             hold_lock(&request).err(),
             become_locked(1, &[]).err(),

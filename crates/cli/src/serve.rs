@@ -11,6 +11,7 @@ use crate::cluster::ClusterMember;
 use crate::failures::{failure, mount_failure};
 use crate::footing::Footing;
 use crate::key_source::{key_for, refuse_wrong_key};
+use crate::metrics::MountPlace;
 use crate::mount_files::{self, MountFile};
 use crate::ram_options::{self, MountList};
 use crate::storage::Storage;
@@ -224,7 +225,8 @@ fn serve(
         let Some(store) = store else { return Ok(()) };
         name_after(store, &mut options);
         let answers = |device| {
-            metrics.map_or(Ok(()), |address| serve_metrics(address, device))?;
+            metrics
+                .map_or(Ok(()), |address| serve_metrics(address, device, MountPlace::of(dir, Some(store))))?;
             ready(attached, detach)
         };
         let waits = |what: &str| tell_wait(attached || detach, what);
@@ -250,7 +252,7 @@ fn serve(
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);
     if let Some(address) = metrics {
-        serve_metrics(address, mount.device())?;
+        serve_metrics(address, mount.device(), MountPlace::of(dir, store))?;
     }
     ready(attached, detach)?;
     log::info!("mounted on {}, device {major}:{minor}", dir.display());

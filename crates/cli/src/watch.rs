@@ -1,9 +1,10 @@
 //! Watch: the file locks of a mount (`locks`), and what it has counted, once (`stat`), every second (`top`), or for Prometheus (`-o metrics=ADDRESS`).
 
-use crate::mount_stat;
-use crate::{mount_files, mount_locks};
+use crate::args::Watched;
+use crate::metrics::{self, MountPlace};
+use crate::screens::{self, Screens};
+use crate::{mount_files, mount_locks, mount_stat};
 use sluice_console::failure::{Context, Failure, Result};
-use sluice_console::interrupt::Interrupt;
 use sluice_console::output::Output;
 use sluice_fuse::control;
 use sluice_sync::thread;
@@ -12,14 +13,10 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
-/// Between two screens.
-pub(crate) const EVERY: Duration = Duration::from_secs(1);
 /// How long a client of the metrics may take to ask, and to read.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest head of a request that is read.
 const HEAD_MAX: u64 = 8192;
-/// Moves the cursor to the upper left and clears what is below: ECMA-48.
-pub(crate) const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()> {
     say_if_elsewhere(dir);
@@ -47,7 +44,7 @@ pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()
     Output::plain().give(text.as_bytes())
 }
 
-pub(crate) fn stat(dir: &Path, json: bool, files: bool) -> Result<()> {
+pub(crate) fn stat(dir: &Path, json: bool, files: bool, explain: bool) -> Result<()> {
     say_if_elsewhere(dir);
     let answer = ask(dir)?;
     if files {
@@ -60,19 +57,25 @@ pub(crate) fn stat(dir: &Path, json: bool, files: bool) -> Result<()> {
     if json {
         return Output::plain().give(&answer);
     }
-    Output::plain().give(mount_stat::text(&mount_stat::parse(&answer)?).as_bytes())
+    let stat = mount_stat::parse(&answer)?;
+    let text = if explain { metrics::explained(&stat) } else { mount_stat::text(&stat) };
+    Output::plain().give(text.as_bytes())
 }
 
-pub(crate) fn top(dir: &Path) -> Result<()> {
+pub(crate) fn top(dir: &Path, watched: &Watched) -> Result<()> {
     say_if_elsewhere(dir);
-    let interrupt = Interrupt::on_signals()?;
-    let mut output = Output::stopping(&interrupt);
+    let mut screens = Screens::begin(watched)?;
     let (mut before, mut then) = (mount_stat::parse(&ask(dir)?)?, Instant::now());
-    while !interrupt.is_raised() {
-        thread::sleep(EVERY);
+    let title = dir.display().to_string();
+    while screens.wait() {
         let now = mount_stat::parse(&ask(dir)?)?;
-        let screen = mount_stat::screen(&now, &before, then.elapsed().as_secs_f64());
-        output.give(format!("{CLEAR}{}   (Ctrl-C ends)\n{screen}", dir.display()).as_bytes())?;
+        let seconds = then.elapsed().as_secs_f64();
+        let line = || {
+            let mut fields = screens::fields(&now, Some(&before), seconds);
+            fields.insert("directory".into(), title.clone().into());
+            fields.into()
+        };
+        screens.show(&title, || mount_stat::screen(&now, &before, seconds), line)?;
         (before, then) = (now, Instant::now());
     }
     Ok(())
@@ -110,14 +113,14 @@ pub(crate) fn no_server(path: &Path) -> Failure {
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
 /// Answers every HTTP request at `address` with the counts of the mount `device`, until the process ends.
-pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32)) -> Result<()> {
+pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32), place: MountPlace) -> Result<()> {
     let listener = TcpListener::bind(address).context(|| format!("mount option metrics={address}"))?;
     thread::spawn(move || {
         // One after the other: a collector of metrics asks every few seconds.
         for client in listener.incoming() {
             match client {
                 // A client that goes away is its own loss.
-                Ok(stream) => drop(answer(stream, device)),
+                Ok(stream) => drop(answer(stream, device, &place)),
                 // Out of descriptors or memory: there may be some again later.
                 Err(_) => thread::sleep(ACCEPT_AGAIN),
             }
@@ -126,7 +129,7 @@ pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32)) -> Result<(
     Ok(())
 }
 
-fn answer(stream: TcpStream, device: (u32, u32)) -> io::Result<()> {
+fn answer(stream: TcpStream, device: (u32, u32), place: &MountPlace) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     // The whole head must be read, or closing would reset the connection before the answer is.
@@ -141,7 +144,7 @@ fn answer(stream: TcpStream, device: (u32, u32)) -> io::Result<()> {
     }
     let stat = control::stat_of_device(device)?.and_then(|json| mount_stat::parse(&json).ok());
     let (status, body) = match stat {
-        Some(stat) => ("200 OK", mount_stat::prometheus(&stat)),
+        Some(stat) => ("200 OK", metrics::prometheus(&stat, place)),
         None => ("503 Service Unavailable", String::new()),
     };
     let kind = "text/plain; version=0.0.4";

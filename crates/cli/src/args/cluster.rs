@@ -52,9 +52,9 @@ pub(crate) enum ClusterAction {
 }
 
 /// What is watched.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 #[command(
-    override_usage = "sluice top DIR\n       sluice top --cluster CLUSTER [--identity DIR]",
+    override_usage = "sluice top [--once] [--json] DIR\n       sluice top [--once] [--json] --cluster CLUSTER [--identity DIR]",
     after_help = TOP_EXAMPLES
 )]
 pub(crate) struct Watched {
@@ -66,6 +66,12 @@ pub(crate) struct Watched {
     /// An identity that `sluice cluster join` made, or the key of the cluster's authority [default: where init put it]
     #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "dir")]
     pub(crate) identity: Option<PathBuf>,
+    /// Ends after one screen
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// As one line of JSON a second: the counts of `sluice stat --json`, and requests a second
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 const TOP_EXAMPLES: &str = "\
@@ -77,6 +83,7 @@ of the last second took. A node that does not answer is `silent`.
 
 Examples:
   sluice top ~/scratch                               every second, until Ctrl-C
+  sluice top --once --json ~/scratch                 for a program
   sluice top --cluster http://10.0.0.1:2379/work     all nodes";
 
 const CLUSTER_EXAMPLES: &str = "\

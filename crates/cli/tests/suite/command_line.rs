@@ -3,11 +3,12 @@
 use crate::harness::{SLUICE, Scratch, sluice};
 use serde_json::Value;
 use sluice_sync::lock_debug;
+use std::fs;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "demo",
     "mkfs",
     "fsck",
@@ -25,6 +26,7 @@ const COMMANDS: [&str; 17] = [
     "report",
     "lab",
     "completions",
+    "man",
 ];
 
 /// Why statistics of another process's locks are refused, or any where this build has none.
@@ -140,6 +142,23 @@ fn completions_name_the_commands() {
         let script = sluice(["completions", shell]).well();
         assert!(COMMANDS.iter().all(|command| script.contains(command)), "{shell}");
     }
+}
+
+#[test]
+fn each_command_has_a_manual_page_with_its_options_and_examples() {
+    let scratch = Scratch::new();
+    sluice(["man".as_ref(), scratch.0.as_os_str()]).well();
+    let page = |name: &str| fs::read_to_string(scratch.0.join(name)).unwrap_or_default();
+    for command in COMMANDS {
+        let text = page(&format!("sluice-{command}.1"));
+        assert!(text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"), "{text}");
+        // The lab's own help has the examples of its commands.
+        assert!(text.contains("Example") || ["bench", "lab"].contains(&command), "{text}");
+    }
+    assert!(page("sluice-snapshot-create.1").contains(".SH SYNOPSIS"));
+    assert!(page("sluice.1").contains("sluice\\-mount(1)") && page("sluice-child.1").is_empty());
+    let nowhere = sluice(["man", "/nowhere/at/all"]).complaint(1);
+    assert!(nowhere.contains("/nowhere/at/all"), "{nowhere}");
 }
 
 #[test]

@@ -405,6 +405,13 @@ fn top_shows_latencies_waiters_and_the_hottest_locks_of_a_mount_at_work() {
     assert!(names.contains("WAITING") && figures.trim_start().starts_with(&inode.to_string()), "{figures}");
     let kill = Command::new("kill").args(["-INT", &top.id().to_string()]).status().unwrap();
     assert!(kill.success() && top.wait().unwrap().success(), "Ctrl-C is how it ends");
+    let once = sluice(["top", "--once", text]).well();
+    assert!(once.starts_with(text) && once.contains("LOOKUP") && !once.contains('\x1b'), "{once}");
+    let line = sluice(["top", "--once", "--json", text]).well();
+    let line: serde_json::Value = serde_json::from_str(&line).expect("one line of JSON");
+    assert_eq!(line["directory"], text);
+    assert_eq!(line["stat"]["waiting_locks"], 1);
+    assert!(line["per_second"].is_object() && line["seconds"].as_f64() >= Some(1.0), "{line}");
     drop(holder);
     waiter.join().unwrap().unwrap();
     umount(&dir);

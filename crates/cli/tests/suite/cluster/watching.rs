@@ -187,6 +187,10 @@ fn a_node_is_unmounted_though_the_owner_has_the_store_in_another_process() {
     }
 }
 
+fn role(node: &Value) -> Option<&str> {
+    node["stat"]["cluster"]["role"].as_str()
+}
+
 #[test]
 fn top_shows_each_node_of_a_cluster_until_it_is_told_to_stop() {
     let test = "top_shows_each_node_of_a_cluster_until_it_is_told_to_stop";
@@ -213,5 +217,11 @@ fn top_shows_each_node_of_a_cluster_until_it_is_told_to_stop() {
     kill_process(pid, Signal::INT).expect("it runs");
     rest.for_each(drop);
     assert_eq!(top.wait().expect("it has ended").code(), Some(0));
+    let shared = cluster.shared();
+    let line = sluice(["top", "--once", "--json", "--cluster", shared.to_str().expect("text")]).well();
+    let line: Value = serde_json::from_str(&line).expect("one line of JSON");
+    let mut roles: Vec<_> = line["nodes"].as_array().expect("nodes").iter().map(role).collect();
+    roles.sort_unstable();
+    assert_eq!(roles, [Some("guest"), Some("owner")], "{line}");
     cluster.finish(&[]);
 }

@@ -1,0 +1,3 @@
+module example.org/sluice-example
+
+go 1.22
