@@ -64,8 +64,8 @@ fn in_store(
     })
 }
 
-/// Makes every change durable, ends the use of the store, and frees the handle, also where it fails. Calls of processes that are left fail
-/// from then on. A file system in memory ends with its last handle and process. NULL is allowed.
+/// Makes every change durable, ends the use of the store, and frees the handle, also where it fails. Processes that remain
+/// get -EIO. A file system in memory ends with its last handle and process. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_fs_close(fs: Option<Box<SluiceFs>>) -> c_int {
     done(|| match fs {

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct SluiceLock {
     /// F_RDLCK, F_WRLCK or F_UNLCK.
     pub lock_type: i32,
-    /// What `start` counts from: SEEK_SET, SEEK_CUR or SEEK_END.
+    /// The origin of `start`: SEEK_SET, SEEK_CUR or SEEK_END.
     pub whence: i32,
     /// The first byte.
     pub start: i64,
@@ -114,7 +114,7 @@ pub extern "C" fn sluice_ofd_setlkw(
 /// Locks or unlocks the whole file: LOCK_SH, LOCK_EX or LOCK_UN, without waiting with LOCK_NB.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_flock(process: Option<&SluiceProcess>, fd: c_int, operation: c_int) -> c_int {
-    /// Of `<sys/file.h>`.
+    /// The value in `<sys/file.h>`.
     const LOCK_NB: c_int = 4;
     done(|| {
         let asked = match operation & !LOCK_NB {

@@ -139,7 +139,7 @@ pub extern "C" fn sluice_utimens(
 }
 
 fn set_time(time: &SluiceTime) -> Result<SetTime, Errno> {
-    /// Of `<sys/stat.h>`.
+    /// The value in `<sys/stat.h>`.
     const UTIME_NOW: i64 = 0x3fff_ffff;
     match time.nsec {
         UTIME_NOW => Ok(SetTime::Now),

@@ -51,7 +51,7 @@ pub(crate) fn screen(now: &[NodeSample], earlier: &[NodeSample]) -> String {
     table.render()
 }
 
-/// The same as a line of JSON: for each node what `screens::fields` has, or null for one that is silent.
+/// A line of JSON: the fields of each node, and null for the counts of a silent node.
 pub(crate) fn line(cluster: &str, now: &[NodeSample], earlier: &[NodeSample]) -> Value {
     let node = |sample: &NodeSample| {
         let before = earlier.iter().find(|before| before.node == sample.node);

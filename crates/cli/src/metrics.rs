@@ -65,7 +65,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("cluster_dirty_bytes", "Bytes that are on their way to the store."),
 ];
 
-/// What the figure `name` is; nothing for one of a later server.
+/// The meaning of the figure `name`; None for a figure of a later server.
 fn meaning(name: &str) -> Option<&'static str> {
     let of_answer = [
         MountStat::FIGURES,
@@ -79,7 +79,7 @@ fn meaning(name: &str) -> Option<&'static str> {
     all.find(|(known, _)| *known == name).map(|(_, text)| text.trim_start())
 }
 
-/// A line for each figure of `stat`: its value, and what it is.
+/// A table of the figures of `stat`, with their values and meanings.
 pub(crate) fn explained(stat: &MountStat) -> String {
     let mut table = Table::with_left_columns(3);
     let cluster =
@@ -224,7 +224,7 @@ mod tests {
     use crate::mount_stat::parse;
     use std::collections::BTreeSet;
 
-    /// Of an owner of a cluster, with a store in an object store that was scrubbed.
+    /// The answer of a cluster's owner, with a store in an object store that was scrubbed.
     const FULL: &[u8] = br#"{"requests_total":30,"requests":{"READ":30},"version":"0.1.0","uptime_seconds":9,
         "latency":{"READ":{"ns_total":40000,"buckets":[[1023,15]]}},
         "object_requests":{"put":{"failed":2,"ns_total":9000000,"buckets":[[1000000,3]]}},
