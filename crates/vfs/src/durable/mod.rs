@@ -160,6 +160,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use touched::TouchedSet;
 
+/// A call that writes more than this, and more than may wait for a push, looks at the disk first; so does a copy of more that was not pushed.
+const GROWTH_MIN: u64 = 1 << 20;
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
 const SUMS: u64 = 128;
 /// Room for the record of a quota, key and value.
@@ -344,6 +346,18 @@ impl Durable {
         self.store.room_bytes()
     }
 
+    /// Waits until the amount of changes that no push has collected is below its limit.
+    fn await_room_for_changes(&self) -> Result<(), Errno> {
+        if self.pending.must_push() {
+            if self.pending.is_full() {
+                self.sync()?;
+            } else {
+                self.store.push_soon();
+            }
+        }
+        Ok(())
+    }
+
     /// Makes everything durable, lets go of the inodes that are listed, and lets others have the store.
     /// `add_up` says how many inodes there are, and what they count for, in bytes.
     fn close(&self, quotas: &Quotas, add_up: impl FnOnce() -> (u64, u64)) -> Result<(), Errno> {
@@ -361,6 +375,25 @@ impl Durable {
         self.pending.clear();
         drop(self.touched.take());
         closed
+    }
+}
+
+/// Bytes that a call is about to write, counted while this is there if they are many.
+pub(crate) struct Growth<'d> {
+    ahead: Option<&'d Budget>,
+    bytes: u64,
+}
+
+impl Growth<'_> {
+    /// The number of bytes that may be written.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        self.ahead.into_iter().for_each(|ahead| ahead.give(self.bytes));
     }
 }
 
@@ -424,6 +457,40 @@ impl Shared {
             return Ok(());
         }
         self.make_room_to_grow().or_else(|errno| if has_room() { Ok(()) } else { Err(errno) })
+    }
+
+    /// How many of `bytes` a call may write at once: all, unless they are many and the disk has no room for them beside what is about to be
+    /// pushed. Then fewer, for which the reserve has room: the call does less than it was asked to.
+    pub(crate) fn may_grow_by(&self, bytes: u64) -> Growth<'_> {
+        let Some(durable) = self.durable() else { return Growth { ahead: None, bytes } };
+        let Pending { ahead, changed_max, .. } = &*durable.pending;
+        let few = GROWTH_MIN.max(*changed_max);
+        if bytes <= few {
+            return Growth { ahead: None, bytes };
+        }
+        ahead.exceed(bytes);
+        let growth = Growth { ahead: Some(ahead), bytes };
+        let pages = (ahead.used() + durable.pending.changed_bytes()).div_ceil(PAGE);
+        if durable.store.has_room_for(pages) { growth } else { Growth { ahead: None, bytes: few } }
+    }
+
+    /// Has the store get contents of `original`, or of any file for a directory, that it does not have yet, unless they are few: it would get
+    /// them for a copy, too. Called as [`make_room_to_grow`](Self::make_room_to_grow).
+    ///
+    /// # Errors
+    /// `ENOSPC`; the store's.
+    pub(crate) fn make_room_to_copy(&self, original: &Inode) -> Result<(), Errno> {
+        if let Some(durable) = self.durable() {
+            let changed = match original.stored().filter(|_| !original.is_dir()) {
+                Some(stored) => stored.changed.lock().counted,
+                None => durable.pending.changed_bytes(),
+            };
+            if changed > GROWTH_MIN {
+                durable.sync()?;
+            }
+            durable.await_room_for_changes()?;
+        }
+        self.make_room_to_grow()
     }
 
     /// Has the disk get back what was deleted, if it has no room for `bytes` that are about to be reserved. Called as
@@ -497,14 +564,8 @@ impl Shared {
 
     #[inline(never)]
     fn begin_put_down_contents(&self) -> Result<Section<'_>, Errno> {
-        if let Some(durable) = self.durable()
-            && durable.pending.must_push()
-        {
-            if durable.pending.is_full() {
-                durable.sync()?;
-            } else {
-                durable.store.push_soon();
-            }
+        if let Some(durable) = self.durable() {
+            durable.await_room_for_changes()?;
         }
         self.begin_put_down(FIXED)
     }
