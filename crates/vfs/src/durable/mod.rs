@@ -36,7 +36,7 @@
 //! - begin a section outside of any read section, with no lock held but cursors and the superblock's rename lock; end it before observers are told;
 //! - look in the section of a change of names whether these are here ([`Inode::check_names_here`](crate::Inode)), and have a file's contents (`InodeRef::contents`) before they begin to
 //!   change them;
-//! - take a name that they do not find for missing only if [`Inode::are_names_here`] says so.
+//! - take a name that they do not find for missing only if [`Inode::are_names_here`](crate::Inode) says so.
 //!
 //! # Lock order
 //! ```text
@@ -59,6 +59,7 @@ mod chunk;
 mod compare;
 mod contents;
 mod fsck;
+mod growth;
 mod hidden;
 mod kept;
 mod keys;
@@ -138,14 +139,13 @@ pub use scrub::{ScrubFinding, ScrubState};
 pub(crate) use section::{Changing, Section};
 pub(crate) use share::copy_contents;
 
-use crate::data::PAGE;
 use crate::inode::{WeakInode, settle};
 use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
 use crate::quota::Quotas;
 use crate::superblock::Shared;
 use crate::watch::fault::Calls;
 use crate::watch::{Watch, hook};
-use crate::{Errno, Inode, InodeRef};
+use crate::{Errno, InodeRef};
 use keys::{FIXED, Key};
 use pending::{Collector, Pending};
 use record::Totals;
@@ -157,11 +157,8 @@ use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
 use sluice_sync::{Arc, Mutex, OnceLock, refcache};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use touched::TouchedSet;
 
-/// A call that writes more than this, and more than may wait for a push, looks at the disk first; so does a copy of more that was not pushed.
-const GROWTH_MIN: u64 = 1 << 20;
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
 const SUMS: u64 = 128;
 /// Room for the record of a quota, key and value.
@@ -378,25 +375,6 @@ impl Durable {
     }
 }
 
-/// Bytes that a call is about to write, counted while this is there if they are many.
-pub(crate) struct Growth<'d> {
-    ahead: Option<&'d Budget>,
-    bytes: u64,
-}
-
-impl Growth<'_> {
-    /// The number of bytes that may be written.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl Drop for Growth<'_> {
-    fn drop(&mut self) {
-        self.ahead.into_iter().for_each(|ahead| ahead.give(self.bytes));
-    }
-}
-
 /// The error number of an error of the store.
 fn errno(error: &StoreError) -> Errno {
     Errno::from_raw(error.errno())
@@ -416,94 +394,6 @@ impl Shared {
     #[inline]
     pub(crate) fn should_let_names_leave(&self) -> bool {
         self.durable().is_some_and(|durable| durable.names().is_over())
-    }
-
-    /// As [`may_grow`](Self::may_grow), after the disk has got back what was deleted. Called where a section could be begun.
-    ///
-    /// # Errors
-    /// `ENOSPC`.
-    #[inline]
-    pub(crate) fn make_room_to_grow(&self) -> Result<(), Errno> {
-        self.may_grow().or_else(|errno| {
-            settle();
-            if self.durable().is_some_and(|durable| durable.store.make_room()) { Ok(()) } else { Err(errno) }
-        })
-    }
-
-    /// Refuses what makes the file system grow while the disk of its store has room for deletions only.
-    ///
-    /// # Errors
-    /// `ENOSPC`.
-    #[inline]
-    pub(crate) fn may_grow(&self) -> Result<(), Errno> {
-        match self.durable() {
-            Some(durable) if !durable.store.has_room() => Err(Errno::ENOSPC),
-            _ => Ok(()),
-        }
-    }
-
-    /// As [`make_room_to_grow`](Self::make_room_to_grow), for a write to `bytes` of `inode`: pages that it has, and shares with no other file, can
-    /// be written when growth is refused.
-    #[cold]
-    fn make_room_to_write(&self, inode: &Inode, bytes: &Range<u64>) -> Result<(), Errno> {
-        let has_room = || {
-            self.durable().is_some_and(|durable| {
-                durable.store.has_room_held_back()
-                    && inode.data.has_pages(bytes)
-                    && !inode.is_shared_in(durable, bytes)
-            })
-        };
-        if has_room() {
-            return Ok(());
-        }
-        self.make_room_to_grow().or_else(|errno| if has_room() { Ok(()) } else { Err(errno) })
-    }
-
-    /// How many of `bytes` a call may write at once: all, unless they are many and the disk has no room for them beside what is about to be
-    /// pushed. Then fewer, for which the reserve has room: the call does less than it was asked to.
-    pub(crate) fn may_grow_by(&self, bytes: u64) -> Growth<'_> {
-        let Some(durable) = self.durable() else { return Growth { ahead: None, bytes } };
-        let Pending { ahead, changed_max, .. } = &*durable.pending;
-        let few = GROWTH_MIN.max(*changed_max);
-        if bytes <= few {
-            return Growth { ahead: None, bytes };
-        }
-        ahead.exceed(bytes);
-        let growth = Growth { ahead: Some(ahead), bytes };
-        let pages = (ahead.used() + durable.pending.changed_bytes()).div_ceil(PAGE);
-        if durable.store.has_room_for(pages) { growth } else { Growth { ahead: None, bytes: few } }
-    }
-
-    /// Has the store get contents of `original`, or of any file for a directory, that it does not have yet, unless they are few: it would get
-    /// them for a copy, too. Called as [`make_room_to_grow`](Self::make_room_to_grow).
-    ///
-    /// # Errors
-    /// `ENOSPC`; the store's.
-    pub(crate) fn make_room_to_copy(&self, original: &Inode) -> Result<(), Errno> {
-        if let Some(durable) = self.durable() {
-            let changed = match original.stored().filter(|_| !original.is_dir()) {
-                Some(stored) => stored.changed.lock().counted,
-                None => durable.pending.changed_bytes(),
-            };
-            if changed > GROWTH_MIN {
-                durable.sync()?;
-            }
-            durable.await_room_for_changes()?;
-        }
-        self.make_room_to_grow()
-    }
-
-    /// Has the disk get back what was deleted, if it has no room for `bytes` that are about to be reserved. Called as
-    /// [`make_room_to_grow`](Self::make_room_to_grow).
-    pub(crate) fn make_room_to_reserve(&self, bytes: u64) {
-        let pages = bytes.div_ceil(PAGE);
-        if let Some(durable) = self.durable()
-            && !durable.store.has_room_for(pages)
-        {
-            settle();
-            // The reservation fails if there is too little all the same.
-            durable.store.make_room_for(pages);
-        }
     }
 
     /// Begins a change of names or attributes, which writes up to `bytes` of values.
@@ -568,26 +458,6 @@ impl Shared {
             durable.await_room_for_changes()?;
         }
         self.begin_put_down(FIXED)
-    }
-
-    /// The prefix of `data` that may be written to `inode`, among `bytes`.
-    ///
-    /// # Errors
-    /// Errors of [`may_grow`](Self::may_grow), and those that are injected.
-    #[inline]
-    pub(crate) fn may_write<'d>(
-        &self,
-        inode: &Inode,
-        bytes: &Range<u64>,
-        data: &'d [u8],
-    ) -> Result<&'d [u8], Errno> {
-        if self.has_no_hooks() {
-            return Ok(data);
-        }
-        let most = inode.meet_faults(Calls::WRITE)?;
-        self.let_names_leave();
-        self.may_grow().or_else(|_| self.make_room_to_write(inode, bytes))?;
-        Ok(&data[..data.len().min(most)])
     }
 
     /// Makes everything durable that calls did which have returned. In memory that is nothing.
