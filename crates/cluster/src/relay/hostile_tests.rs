@@ -142,7 +142,7 @@ fn a_server_that_sends_what_no_owner_sends_panics_no_relay_and_stops_none() {
             Some(unique) if random.below(8) != 0 => u64::from_ne_bytes(unique),
             _ => random.below(2 * round + 3),
         };
-        let error: i32 = if random.below(4) == 0 { -(random.below(200)) } else { 0 };
+        let error: i32 = if random.below(4) == 0 { -random.below::<i32>(200) } else { 0 };
         let mut answer = [&[0; 4], &error.to_le_bytes()[..], &unique.to_le_bytes()].concat();
         answer.extend(noise(&mut random));
         let len = if random.below(8) == 0 { random.bits() as u32 } else { answer.len() as u32 };

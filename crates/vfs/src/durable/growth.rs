@@ -4,7 +4,6 @@
 //! Whether the disk has room is looked at by pushes; see `store/src/growth.rs`. Between two looks no more may be written than the reserve has
 //! room for. Small calls are bounded by what may wait for a push. Large ones are counted before they write, and look themselves.
 
-use super::pending::Pending;
 use crate::data::PAGE;
 use crate::inode::settle;
 use crate::superblock::Shared;
@@ -13,7 +12,7 @@ use crate::{Errno, Inode};
 use sluice_sync::percpu::Budget;
 use std::ops::Range;
 
-/// A call that writes more than this, and more than may wait for a push, looks at the disk first; so does a copy of more that was not pushed.
+/// A call that writes more than this looks at the disk first. More than this is pushed before it is copied.
 const GROWTH_MIN: u64 = 1 << 20;
 
 /// Bytes that a call is about to write, counted while this is there if they are many.
@@ -81,15 +80,14 @@ impl Shared {
     /// pushed. Then fewer, for which the reserve has room: the call does less than it was asked to.
     pub(crate) fn may_grow_by(&self, bytes: u64) -> Growth<'_> {
         let Some(durable) = self.durable() else { return Growth { ahead: None, bytes } };
-        let Pending { ahead, changed_max, .. } = &*durable.pending;
-        let few = GROWTH_MIN.max(*changed_max);
-        if bytes <= few {
+        let ahead = &durable.pending.ahead;
+        if bytes <= GROWTH_MIN {
             return Growth { ahead: None, bytes };
         }
         ahead.exceed(bytes);
         let growth = Growth { ahead: Some(ahead), bytes };
         let pages = (ahead.used() + durable.pending.changed_bytes()).div_ceil(PAGE);
-        if durable.store.has_room_for(pages) { growth } else { Growth { ahead: None, bytes: few } }
+        if durable.store.has_room_for(pages) { growth } else { Growth { ahead: None, bytes: GROWTH_MIN } }
     }
 
     /// Has the store get contents of `original`, or of any file for a directory, that it does not have yet, unless they are few: it would get
