@@ -296,18 +296,28 @@ impl Bucket {
         let options = options.log_size(log_size);
         let keys = options.key.as_ref().map(KeyFile::new).transpose()?;
         let info = Info::of_new(&options, keys.as_ref().map(|(keys, _)| keys.id()))?;
-        self.wait(race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid))))?;
-        // One of two processes gets the claim; it removes what a killed process left.
+        let race = || self.wait(race::accept(&self.objects, &format!("race-{}", hexadecimal(&info.uuid))));
+        let raced = match race() {
+            Err(StoreError::Io(what, error)) if error.kind() == std::io::ErrorKind::Unsupported => {
+                Err(StoreError::Io(what, error))
+            }
+            raced => Ok(raced?),
+        };
+        // One of two processes gets the claim; it removes what a killed process left, and the objects of the other's race.
         let mut owner = self.wait(owner::claim(&self.objects, Claim::Alone, self.pace, &|_| ()))?;
         // The pushes of an unfinished store are removed.
         owner.pushes = 0;
-        if !matches!(self.info(), Err(StoreError::NotAStore)) {
+        let is_free = match self.info() {
+            Err(StoreError::NotAStore) => raced.or_else(|_| race()),
             // Made and closed since this call looked.
+            _ => Err(StoreError::Exists),
+        };
+        if let Err(error) = is_free {
             self.wait(async {
                 owner.close(&self.objects, 0).await;
                 Ok(())
             })?;
-            return Err(StoreError::Exists);
+            return Err(error);
         }
         self.wait(self.remove_all_but([&owner.path(), &Path::from(UNFINISHED)]))?;
         let store = match keys {

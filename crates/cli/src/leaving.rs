@@ -26,12 +26,21 @@ pub(crate) fn server_of(dir: &Path) -> Option<u32> {
 /// likes: where the server is not known, only a server without a mount is waited for.
 ///
 /// # Errors
-/// The line that the server says at its `end`, if not all is durable.
+/// The line that the server says at its `end`, if not all is durable; that it has not let go yet.
 pub(crate) fn await_end(store: &Path, server: Option<u32>, end: Option<ServerEnd>) -> Result<()> {
+    await_end_for(PATIENCE, store, server, end)
+}
+
+fn await_end_for(
+    patience: Duration,
+    store: &Path,
+    server: Option<u32>,
+    end: Option<ServerEnd>,
+) -> Result<()> {
     if end.as_ref().is_some_and(ServerEnd::is_mounted_elsewhere) {
         return Ok(());
     }
-    if let Some(why) = end.and_then(|end| end.wait(PATIENCE)) {
+    if let Some(why) = end.and_then(|end| end.wait(patience)) {
         return Err(Failure::Failed(why));
     }
     let bucket = bucket::at(store).unwrap_or_default();
@@ -48,8 +57,15 @@ pub(crate) fn await_end(store: &Path, server: Option<u32>, end: Option<ServerEnd
             _ => false,
         },
     };
-    wait_while(PATIENCE, || may_hold() && is_used());
-    Ok(())
+    let has_it = || may_hold() && is_used();
+    wait_while(patience, has_it);
+    match has_it() {
+        true => Err(Failure::Failed(format!(
+            "{}: its server does not answer and still has the store: not all may be durable (wait until it has ended)",
+            store.display()
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Waits while `goes_on`, for `limit` at most. The looks get rarer, down to four a second: each may be a request to an object store.
@@ -126,6 +142,9 @@ mod tests {
         await_end(&dir, None, None).expect("it is no failure");
         await_end(&dir, Some(u32::MAX), None).expect("it is no failure");
         assert!(began.elapsed() < PATIENCE);
+        let late = await_end_for(Duration::ZERO, &dir, Some(std::process::id()), None);
+        let late = late.expect_err("it is no success").to_string();
+        assert!(late.contains("does not answer and still has the store"), "{late}");
         store.close().unwrap();
         std::fs::remove_dir_all(dir).unwrap();
     }

@@ -25,7 +25,8 @@ use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::mounted;
 use sluice_console::program::this_program;
 use sluice_fuse::{Ended, MountOptions, StopSignals, StorageStat, control};
-use sluice_store::StoreError;
+use sluice_store::disk::HostDisk;
+use sluice_store::{Store, StoreError};
 use sluice_sync::{memory, thread};
 use sluice_vfs::Superblock;
 use std::io::{ErrorKind, Read};
@@ -87,6 +88,11 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
     let caches = args.options.iter().flat_map(|list| list.split(','));
     for place in caches.filter_map(|option| option.strip_prefix("cache=")) {
         refuse_over(place.as_ref(), "cache", &dir)?;
+    }
+    if HostDisk::unlocked(&dir).and_then(|disk| Store::info(&disk)).is_ok() {
+        let text =
+            format!("{0}: is a store: give a directory to mount it on (sluice mount {0} DIR)", dir.display());
+        return Err(Failure::Usage(text));
     }
     if !args.foreground {
         return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());

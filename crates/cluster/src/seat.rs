@@ -13,8 +13,10 @@ use std::io;
 
 /// Threads that serve one mount. A thread that waits for the store blocks no request while other threads are free.
 const WORKERS: usize = 8;
-/// So many requests of one mount may wait for a thread: a kernel makes fewer. Further requests are not read.
+/// So many requests of one mount, and about so many bytes of them, may wait for a thread: a kernel makes fewer. Further requests are not
+/// read.
 const JOBS_MAX: usize = 1024;
+const JOB_BYTES_MAX: usize = 256 << 20;
 
 /// A mount of another node.
 pub(crate) struct Seat {
@@ -52,6 +54,7 @@ struct Jobs {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<(Ticket, Vec<u8>)>,
+    bytes: usize,
     /// A request is served that its kernel has the answer to: none that came later is begun.
     is_behind: bool,
     is_closed: bool,
@@ -181,12 +184,19 @@ impl Seat {
     }
 }
 
+impl Queue {
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= JOBS_MAX || self.bytes >= JOB_BYTES_MAX
+    }
+}
+
 impl Jobs {
     fn push(&self, guest: &Guest, message: Vec<u8>) {
         let mut queue = self.queue.lock();
-        while queue.waiting.len() >= JOBS_MAX && !queue.is_closed {
+        while queue.is_full() && !queue.is_closed {
             queue = self.changed.wait(queue);
         }
+        queue.bytes += message.len();
         queue.waiting.push_back((guest.take(&message), message));
         let is_behind = queue.is_behind;
         drop(queue);
@@ -204,9 +214,11 @@ impl Jobs {
                     if queue.is_closed {
                         return;
                     }
+                    let was_full = queue.is_full();
                     let next = if queue.is_behind { None } else { queue.waiting.pop_front() };
                     if let Some((ticket, message)) = next {
-                        if queue.waiting.len() + 1 == JOBS_MAX {
+                        queue.bytes -= message.len();
+                        if was_full {
                             self.changed.notify_all();
                         }
                         queue.is_behind = ticket.is_behind();

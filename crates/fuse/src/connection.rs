@@ -278,8 +278,7 @@ impl Connection {
     }
 
     /// True if a request has panicked.
-    #[cfg(test)]
-    pub(crate) fn has_panicked(&self) -> bool {
+    pub fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::Relaxed)
     }
 

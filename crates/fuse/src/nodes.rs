@@ -163,7 +163,8 @@ impl Nodes {
         let nodeid = self.nodeid(inode.ino());
         if nodeid != ROOT_ID {
             let mut shard = self.shard(nodeid).lock();
-            shard.entry(nodeid).or_insert_with(|| Node::new(inode.clone())).lookups += lookups;
+            let node = shard.entry(nodeid).or_insert_with(|| Node::new(inode.clone()));
+            node.lookups = node.lookups.saturating_add(lookups);
         }
     }
 
@@ -175,7 +176,7 @@ impl Nodes {
         if node.inode().is_none() {
             node.known = KnownNode::Inode(inode.clone());
         }
-        node.lookups += 1;
+        node.lookups = node.lookups.saturating_add(1);
         nodeid
     }
 

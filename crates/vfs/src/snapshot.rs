@@ -46,7 +46,7 @@ impl InodeRef {
         self.as_dir()?;
         let shared = Shared::in_memory(self.shared.options.clone());
         let target = CopyTarget { shared, kind: CopyKind::Clone, quota: NO_QUOTA };
-        let (moment, is_there) = self.begin_copy(&target);
+        let (moment, is_there) = self.begin_copy(&target)?;
         if !is_there {
             return Err(Errno::ENOENT);
         }
@@ -92,7 +92,7 @@ impl InodeRef {
         let target = CopyTarget { shared: self.shared.clone(), kind, quota };
         let (copy, tree, filled) = match self.is_dir() {
             true => {
-                let (moment, is_there) = self.begin_copy(&target);
+                let (moment, is_there) = self.begin_copy(&target)?;
                 if !is_there {
                     return Err(Errno::ENOENT);
                 }
@@ -103,6 +103,7 @@ impl InodeRef {
             }
             false => {
                 self.write_back_caches(None, 0..u64::MAX);
+                self.shared.make_room_to_copy(self)?;
                 let copy = self.copy_in(&target, None)?;
                 let filled = copy_contents(&[(self, copy.clone())]);
                 (copy.clone(), HiddenTree::new(&copy), filled)
@@ -116,12 +117,15 @@ impl InodeRef {
     }
 
     /// Begins to copy the tree of this directory to `target`, as it is now; and whether the directory is there.
-    fn begin_copy(&self, target: &CopyTarget) -> (AsOfMoment<'_>, bool) {
+    fn begin_copy(&self, target: &CopyTarget) -> Result<(AsOfMoment<'_>, bool), Errno> {
         if self.shared.is_observed() {
             // An error shows when the directory is copied.
             let _ = self.write_back_below();
         }
-        self.shared.begin_moment(target, || !self.is_removed_dir())
+        if Ref::ptr_eq(&self.shared, &target.shared) {
+            self.shared.make_room_to_copy(self)?;
+        }
+        Ok(self.shared.begin_moment(target, || !self.is_removed_dir()))
     }
 
     /// Has caches above hand down what is newer with them of the files below this directory.

@@ -252,3 +252,18 @@ fn any_object_that_is_lost_after_a_clean_end_is_missed_or_held_nothing() {
     let told = refusals.filter(|why| why.contains("was durable and is missing")).count();
     assert!(told > 0, "{lists:?}");
 }
+
+#[test]
+fn of_several_that_make_a_store_at_once_one_does_and_the_others_are_told_so() {
+    for _ in 0..8 {
+        let objects = Arc::new(InMemory::new());
+        let made: Vec<_> = thread::scope(|scope| {
+            let make = || Bucket::over(objects.clone()).with_beat(BEAT).create(quiet());
+            let calls = [(); 4].map(|()| scope.spawn(make));
+            calls.into_iter().map(|call| call.join().expect("no panic")).collect()
+        });
+        let refusals: Vec<_> = made.iter().filter_map(|made| made.as_ref().err()).collect();
+        let is_told = |error: &&StoreError| matches!(error, StoreError::Exists | StoreError::InUse(_));
+        assert!(refusals.len() == 3 && refusals.iter().all(is_told), "{refusals:?}");
+    }
+}

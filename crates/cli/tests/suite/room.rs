@@ -63,6 +63,47 @@ fn a_full_disk_has_room_at_once_after_files_were_deleted() {
 }
 
 #[test]
+fn copies_and_clones_that_fill_a_disk_leave_a_store_that_goes_on() {
+    let name = "copies_and_clones_that_fill_a_disk_leave_a_store_that_goes_on";
+    let scratch = Scratch::new();
+    let disk = if can_mount(name) { small_disk(&scratch, "disk", "160m") } else { None };
+    let Some(disk) = disk else {
+        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
+    };
+    let (store, dir) = (disk.join("store"), scratch.dir("m"));
+    mkfs(&store);
+    mount(&store, &dir);
+    fs::write(dir.join("original"), vec![7; 30 << 20]).expect("room");
+    let original = File::open(dir.join("original")).expect("it is there");
+    original.sync_all().expect("room");
+    // Not at a multiple of a chunk: each byte is written again. All of it is asked for at once.
+    let copy = |number: usize| {
+        let target = File::create(dir.join(format!("copy{number}")))?;
+        let (mut from, mut to) = (0, 1);
+        while from < 30 << 20 {
+            let left = (30 << 20) - from as usize;
+            rustix::fs::copy_file_range(&original, Some(&mut from), &target, Some(&mut to), left)?;
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    let refusal = (0..20).find_map(|number| copy(number).err()).expect("the disk is small");
+    assert_eq!(refusal.raw_os_error(), Some(28), "{refusal}");
+    File::open(&dir).and_then(|dir| dir.sync_all()).expect("the store works");
+    fs::remove_file(dir.join("copy0")).expect("a deletion needs no room");
+    // Contents that no push has written yet.
+    fs::write(dir.join("new"), vec![8; 5 << 20]).expect("what was deleted is room");
+    for number in 0..60 {
+        let clone = dir.join(format!("clone{number}"));
+        sluice(["clone".as_ref(), dir.join("new").as_os_str(), clone.as_os_str()]).well();
+    }
+    File::open(&dir).and_then(|dir| dir.sync_all()).expect("the clones share");
+    assert_eq!(fs::read(dir.join("clone59")).expect("whole"), vec![8; 5 << 20]);
+    drop(original);
+    umount(&dir);
+    sluice(["fsck".as_ref(), store.as_os_str()]).well();
+}
+
+#[test]
 fn the_room_of_a_store_is_that_of_its_disk_or_what_size_says() {
     let name = "the_room_of_a_store_is_that_of_its_disk_or_what_size_says";
     let scratch = Scratch::new();
@@ -189,6 +230,9 @@ fn a_mount_over_or_in_its_own_store_is_refused() {
         let line = sluice(["mount".as_ref(), store.as_os_str(), dir.as_os_str()]).complaint(1);
         assert!(line.contains("give another directory"), "{line}");
     }
+    // The directory to mount on was forgotten.
+    let line = sluice(["mount".as_ref(), store.as_os_str()]).complaint(2);
+    assert!(line.contains("is a store: give a directory to mount it on"), "{line}");
 }
 
 #[test]

@@ -24,6 +24,8 @@ mod given_up;
 mod growth;
 mod hold;
 mod holdings;
+#[cfg(test)]
+mod hostile_tests;
 mod questions;
 
 pub(crate) use again::{mark, set_slot};

@@ -30,6 +30,8 @@ mod changes;
 mod device;
 mod doubt;
 mod ending;
+#[cfg(test)]
+mod hostile_tests;
 mod knowledge;
 mod ledger;
 mod lock_cache;
@@ -66,6 +68,8 @@ pub use stat::RelayCounts;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+#[cfg(test)]
+pub(crate) use tests::message;
 use zerocopy::FromBytes;
 
 /// Where a relay's requests go.

@@ -2,9 +2,10 @@
 
 use crate::harness::{Cluster, eventually};
 use rustix::fs::FlockOperation;
-use sluice_cluster::Role;
+use sluice_cluster::{Frame, Role, encode};
 use sluice_fuse::control;
-use sluice_membership::{ClusterCa, Secure};
+use sluice_membership::{ClusterCa, Hello, NodeId, Secure};
+use sluice_sync::random::Random;
 use sluice_vfs::{Options, SnapshotPeriod, SnapshotSchedule, Superblock, Timestamp};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -283,5 +284,117 @@ fn strangers_and_garbage_are_refused_and_harm_nothing() {
         assert!(secure.read_exact(&mut [0; 8]).is_err(), "it is cut off");
     }
     fs::write(cluster.path(a, "f"), "fine").expect("it still works");
+    cluster.finish();
+}
+
+#[test]
+fn strangers_that_speak_slowly_wrongly_or_of_huge_lengths_keep_no_node_out() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let a = cluster.join();
+    let address = cluster.address(a);
+    let mut random = Random::new(5);
+    let noise: Vec<u8> = (0..20_000).map(|_| random.bits() as u8).collect();
+    // The head of a ClientHello of 16 KiB, and of one that is cut off; a record of an impossible length.
+    let said: [&[u8]; 7] = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb\x03\x03",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03abc",
+        b"\x17\x03\x03\xff\xff",
+        &[0xff; 9],
+        &noise,
+        b"",
+    ];
+    // Twice as many as are listened to at once.
+    let calls: Vec<_> = (0..128)
+        .map(|call| {
+            let mut tcp = TcpStream::connect(&address).expect("it listens");
+            // It may have hung up already.
+            let _ = tcp.write_all(said[call % said.len()]);
+            tcp
+        })
+        .collect();
+    let b = cluster.join();
+    fs::write(cluster.path(b, "f"), "fine").expect("written");
+    assert_eq!(fs::read(cluster.path(a, "f")).expect("it is there"), b"fine");
+    drop(calls);
+    cluster.finish();
+}
+
+#[test]
+fn a_node_that_breaks_the_protocol_harms_no_other() {
+    let Some(mut cluster) = Cluster::new() else { return };
+    let (a, b, c) = (cluster.join(), cluster.join(), cluster.join());
+    let (address, owner) = (cluster.address(a), NodeId(cluster.node(a).status().node));
+    let (_, calling) = cluster.identity().configurations().expect("issued");
+    // It speaks in the name of a node that is there.
+    let from = NodeId(cluster.node(c).status().node);
+    let call = || {
+        let tcp = TcpStream::connect(&address).expect("it listens");
+        let secure = Secure::call(tcp, calling.clone()).expect("one of them");
+        let name = cluster.name().to_string();
+        let hello = Hello { protocol: *b"slucfsc4", cluster: name, from, to: owner };
+        hello.say(&secure).and_then(|()| Hello::hear(&secure)).expect("it answers");
+        secure
+    };
+    let mut random = Random::new(7);
+    // Nobody whose notices would be waited for knows this directory.
+    fs::create_dir(cluster.path(b, "w")).expect("made");
+    let holdings = |random: &mut Random| -> Vec<u8> {
+        let mut bytes = [0_u64; 5].map(u64::to_le_bytes).concat();
+        if random.below(2) == 0 {
+            let at = random.below(bytes.len());
+            bytes[at] = random.bits() as u8;
+        }
+        bytes
+    };
+    for round in 0..120_u64 {
+        let secure = call();
+        let mut said = Vec::new();
+        if round % 8 != 0 {
+            let holdings = holdings(&mut random);
+            encode(&Frame::Attach { mount: 1_000_000 + round, epoch: random.below(3), holdings }, &mut said);
+        }
+        for _ in 0..random.below(20) {
+            let mut bytes: Vec<u8> = (0..random.below(120)).map(|_| random.below(9)).collect();
+            let frame = match random.below(6) {
+                0 => Frame::Noticed(random.bits()),
+                1 => Frame::Ping(random.bits()),
+                2 => Frame::Attach { mount: random.bits(), epoch: 0, holdings: bytes },
+                3 => Frame::Answer(bytes),
+                _ => {
+                    // A request of some opcode about a node with a small number.
+                    bytes.splice(
+                        0..0,
+                        [
+                            &[0; 4][..],
+                            &random.below(55_u32).to_le_bytes(),
+                            &[2; 8],
+                            &random.below(4_u64).to_le_bytes(),
+                            &[0; 16],
+                        ]
+                        .concat(),
+                    );
+                    Frame::Request(bytes)
+                }
+            };
+            encode(&frame, &mut said);
+        }
+        match random.below(5) {
+            0 => said.extend(u32::MAX.to_le_bytes()),
+            1 => said.extend([0xff, 0xff, 0x3f, 0, 2]),
+            2 => said.extend((0..64).map(|_| random.bits() as u8)),
+            3 => encode(&Frame::Detach, &mut said),
+            _ => {}
+        }
+        // It may have hung up already.
+        let _ = secure.write_all(&said);
+        if round % 16 == 0 {
+            let name = format!("w/f{round}");
+            fs::write(cluster.path(b, &name), &name).expect("written");
+            assert_eq!(fs::read(cluster.path(a, &name)).expect("it is there"), name.as_bytes());
+            assert_eq!(fs::read(cluster.path(c, &name)).expect("it is there"), name.as_bytes());
+        }
+        secure.close();
+    }
     cluster.finish();
 }

@@ -30,8 +30,8 @@ impl Nodes {
         if nodeid != ROOT_ID {
             self.superblock.get_or_init(|| superblock.clone());
             let mut shard = self.shard(nodeid).lock();
-            shard.entry(nodeid).or_insert_with(|| Node::of(KnownNode::Expected(generation))).lookups +=
-                lookups;
+            let node = shard.entry(nodeid).or_insert_with(|| Node::of(KnownNode::Expected(generation)));
+            node.lookups = node.lookups.saturating_add(lookups);
         }
     }
 

@@ -36,7 +36,7 @@
 //! - begin a section outside of any read section, with no lock held but cursors and the superblock's rename lock; end it before observers are told;
 //! - look in the section of a change of names whether these are here ([`Inode::check_names_here`](crate::Inode)), and have a file's contents (`InodeRef::contents`) before they begin to
 //!   change them;
-//! - take a name that they do not find for missing only if [`Inode::are_names_here`] says so.
+//! - take a name that they do not find for missing only if [`Inode::are_names_here`](crate::Inode) says so.
 //!
 //! # Lock order
 //! ```text
@@ -59,6 +59,7 @@ mod chunk;
 mod compare;
 mod contents;
 mod fsck;
+mod growth;
 mod hidden;
 mod kept;
 mod keys;
@@ -138,14 +139,13 @@ pub use scrub::{ScrubFinding, ScrubState};
 pub(crate) use section::{Changing, Section};
 pub(crate) use share::copy_contents;
 
-use crate::data::PAGE;
 use crate::inode::{WeakInode, settle};
 use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
 use crate::quota::Quotas;
 use crate::superblock::Shared;
 use crate::watch::fault::Calls;
 use crate::watch::{Watch, hook};
-use crate::{Errno, Inode, InodeRef};
+use crate::{Errno, InodeRef};
 use keys::{FIXED, Key};
 use pending::{Collector, Pending};
 use record::Totals;
@@ -157,7 +157,6 @@ use sluice_sync::percpu::Budget;
 use sluice_sync::time::{Instant, nanoseconds};
 use sluice_sync::{Arc, Mutex, OnceLock, refcache};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use touched::TouchedSet;
 
 /// Room for the record that says what all files add up to: a clean close writes it, and the first change takes it back.
@@ -344,6 +343,18 @@ impl Durable {
         self.store.room_bytes()
     }
 
+    /// Waits until the amount of changes that no push has collected is below its limit.
+    fn await_room_for_changes(&self) -> Result<(), Errno> {
+        if self.pending.must_push() {
+            if self.pending.is_full() {
+                self.sync()?;
+            } else {
+                self.store.push_soon();
+            }
+        }
+        Ok(())
+    }
+
     /// Makes everything durable, lets go of the inodes that are listed, and lets others have the store.
     /// `add_up` says how many inodes there are, and what they count for, in bytes.
     fn close(&self, quotas: &Quotas, add_up: impl FnOnce() -> (u64, u64)) -> Result<(), Errno> {
@@ -383,60 +394,6 @@ impl Shared {
     #[inline]
     pub(crate) fn should_let_names_leave(&self) -> bool {
         self.durable().is_some_and(|durable| durable.names().is_over())
-    }
-
-    /// As [`may_grow`](Self::may_grow), after the disk has got back what was deleted. Called where a section could be begun.
-    ///
-    /// # Errors
-    /// `ENOSPC`.
-    #[inline]
-    pub(crate) fn make_room_to_grow(&self) -> Result<(), Errno> {
-        self.may_grow().or_else(|errno| {
-            settle();
-            if self.durable().is_some_and(|durable| durable.store.make_room()) { Ok(()) } else { Err(errno) }
-        })
-    }
-
-    /// Refuses what makes the file system grow while the disk of its store has room for deletions only.
-    ///
-    /// # Errors
-    /// `ENOSPC`.
-    #[inline]
-    pub(crate) fn may_grow(&self) -> Result<(), Errno> {
-        match self.durable() {
-            Some(durable) if !durable.store.has_room() => Err(Errno::ENOSPC),
-            _ => Ok(()),
-        }
-    }
-
-    /// As [`make_room_to_grow`](Self::make_room_to_grow), for a write to `bytes` of `inode`: pages that it has, and shares with no other file, can
-    /// be written when growth is refused.
-    #[cold]
-    fn make_room_to_write(&self, inode: &Inode, bytes: &Range<u64>) -> Result<(), Errno> {
-        let has_room = || {
-            self.durable().is_some_and(|durable| {
-                durable.store.has_room_held_back()
-                    && inode.data.has_pages(bytes)
-                    && !inode.is_shared_in(durable, bytes)
-            })
-        };
-        if has_room() {
-            return Ok(());
-        }
-        self.make_room_to_grow().or_else(|errno| if has_room() { Ok(()) } else { Err(errno) })
-    }
-
-    /// Has the disk get back what was deleted, if it has no room for `bytes` that are about to be reserved. Called as
-    /// [`make_room_to_grow`](Self::make_room_to_grow).
-    pub(crate) fn make_room_to_reserve(&self, bytes: u64) {
-        let pages = bytes.div_ceil(PAGE);
-        if let Some(durable) = self.durable()
-            && !durable.store.has_room_for(pages)
-        {
-            settle();
-            // The reservation fails if there is too little all the same.
-            durable.store.make_room_for(pages);
-        }
     }
 
     /// Begins a change of names or attributes, which writes up to `bytes` of values.
@@ -497,36 +454,10 @@ impl Shared {
 
     #[inline(never)]
     fn begin_put_down_contents(&self) -> Result<Section<'_>, Errno> {
-        if let Some(durable) = self.durable()
-            && durable.pending.must_push()
-        {
-            if durable.pending.is_full() {
-                durable.sync()?;
-            } else {
-                durable.store.push_soon();
-            }
+        if let Some(durable) = self.durable() {
+            durable.await_room_for_changes()?;
         }
         self.begin_put_down(FIXED)
-    }
-
-    /// The prefix of `data` that may be written to `inode`, among `bytes`.
-    ///
-    /// # Errors
-    /// Errors of [`may_grow`](Self::may_grow), and those that are injected.
-    #[inline]
-    pub(crate) fn may_write<'d>(
-        &self,
-        inode: &Inode,
-        bytes: &Range<u64>,
-        data: &'d [u8],
-    ) -> Result<&'d [u8], Errno> {
-        if self.has_no_hooks() {
-            return Ok(data);
-        }
-        let most = inode.meet_faults(Calls::WRITE)?;
-        self.let_names_leave();
-        self.may_grow().or_else(|_| self.make_room_to_write(inode, bytes))?;
-        Ok(&data[..data.len().min(most)])
     }
 
     /// Makes everything durable that calls did which have returned. In memory that is nothing.

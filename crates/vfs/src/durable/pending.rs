@@ -111,6 +111,8 @@ pub(super) struct Pending {
     pub(super) bytes: Budget,
     /// And how many may. *Immutable.*
     pub(super) changed_max: u64,
+    /// Bytes that large calls are about to change. *Per CPU.*
+    pub(super) ahead: Budget,
     /// From half of `changed_max` on the store's thread pushes, while calls go on writing. *Immutable.*
     pub(super) pushes_early: bool,
     /// There are too many of them. *Atomic (stands alone).*
@@ -382,6 +384,7 @@ impl Pending {
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             heavy: HeavySet::new(shares.changed),
             changed_max: shares.changed,
+            ahead: Budget::new(None, 0),
             pushes_early,
             bytes: Budget::with_grain(Some(asks_at), 0, GRAIN),
             is_full: AtomicBool::new(false),

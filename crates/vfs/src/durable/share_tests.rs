@@ -115,6 +115,65 @@ fn a_write_to_shared_bytes_leaves_the_room_that_is_held_back_for_another_file() 
 }
 
 #[test]
+fn contents_that_are_not_pushed_are_not_written_for_each_clone() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const LARGE: usize = 3 << 20;
+    const CLONES: usize = 40;
+    let (_disk, fs) = counted();
+    fs.create_dir("/tree").expect("room");
+    let room = |before: u64| (live(&fs) - before) as usize;
+    for original in ["/file", "/tree"] {
+        let before = live(&fs);
+        let file = if original == "/tree" { "/tree/file" } else { original };
+        fs.write(file, pattern(0, LARGE)).expect("room");
+        for clone in 0..CLONES {
+            fs.clone_tree(original, format!("{original}{clone}")).expect("room");
+        }
+        assert!(room(before) < 2 * LARGE, "{original}: {} bytes", room(before));
+    }
+    // Few bytes are copied at once, and count as changes of each clone.
+    fs.write("/little", pattern(0, 100_000)).expect("room");
+    let most = fs.superblock().root().shared.durable().expect("a store").pending.changed_max;
+    for clone in 0..CLONES {
+        fs.clone_tree("/little", format!("/little{clone}")).expect("room");
+        let changed = fs.superblock().changed_bytes().expect("a store");
+        assert!(changed <= most + 2 * 100_000, "{changed} bytes");
+    }
+    assert_eq!(fs.read("/tree39/file").expect("whole"), pattern(0, LARGE));
+}
+
+#[test]
+fn a_call_that_would_write_more_than_the_disk_has_writes_less() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const LARGE: usize = 8 << 20;
+    let disk = SmallDisk { below: CrashDisk::new(), free: Arc::new(AtomicU64::new(1 << 30)) };
+    let made = Superblock::create_on(Arc::from(Box::new(disk.clone()) as Box<dyn Disk>), options());
+    let fs = Fs::with_superblock(made.expect("an empty disk"));
+    fs.write("/f", pattern(0, LARGE)).expect("room");
+    fs.sync().expect("the disk works");
+    let process = fs.process(Cred::root());
+    let open = |name| process.open(name, OpenFlags::RDWR | OpenFlags::CREAT, 0o644).expect("room");
+    let [from, to] = ["/f", "/to"].map(open);
+    let store = &fs.superblock().root().shared.durable().expect("a store").store;
+    // Two MiB more than growth leaves alone.
+    let room = store.room_bytes().expect("it tells");
+    disk.free.fetch_sub(room - (2 << 20), Ordering::SeqCst);
+    let written = process.pwrite(to, &vec![1; LARGE], 0).expect("there is room for a part");
+    assert_eq!(written, 1 << 20);
+    let copied = process.copy_file_range(from, Some(&mut 0), to, Some(&mut 1), LARGE);
+    assert_eq!(copied, Ok(1 << 20), "at another place in a chunk");
+    assert_eq!(process.pwrite(to, &vec![1; 1 << 20], 0), Ok(1 << 20));
+    disk.free.fetch_add(room, Ordering::SeqCst);
+    assert_eq!(process.pwrite(to, &vec![1; LARGE], 0), Ok(LARGE));
+    let ahead = &fs.superblock().root().shared.durable().expect("a store").pending.ahead;
+    assert_eq!(ahead.used(), 0, "it is counted no more");
+}
+
+#[test]
 fn a_clone_neither_reads_nor_writes_what_is_on_disk() {
     if !HOSTS_SHARE {
         return;

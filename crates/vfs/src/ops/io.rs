@@ -203,7 +203,8 @@ impl InodeRef {
         let end = needs.start.saturating_add(data.len() as u64 + 1);
         let bytes = needs.start..needs.end.min(end);
         let contents = self.contents(needs.clone())?;
-        let data = self.shared.may_write(self, &bytes, data)?;
+        let growth = self.shared.may_grow_by(data.len() as u64);
+        let data = self.shared.may_write(self, &bytes, &data[..growth.bytes() as usize])?;
         let again = || self.contents(needs.clone());
         self.change_contents(cred, contents, again, |contents| write(contents, data))
     }
@@ -405,6 +406,8 @@ impl InodeRef {
         let len = len.min(to.meet_faults(Calls::WRITE)? as u64);
         self.shared.let_names_leave();
         self.shared.make_room_to_grow()?;
+        let growth = self.shared.may_grow_by(len);
+        let len = growth.bytes();
         let bytes = offset..offset.saturating_add(len);
         if let Some(copied) = self.copy_sharing(cred, &bytes, to, to_offset, update_atime)? {
             return Ok(copied);

@@ -110,6 +110,11 @@ impl Cluster {
         self.nodes.len() - 1
     }
 
+    /// The name of the cluster.
+    pub fn name(&self) -> &str {
+        self.cluster.name()
+    }
+
     /// The directory of the store.
     pub fn store(&self) -> PathBuf {
         self.shared.join("store")
