@@ -19,6 +19,8 @@ VERSITYGW := v1.8.0
 # The Go that builds it where there is none.
 GO := 1.26.6
 export VERSITYGW GO
+# Most tests wait for leases, kernels and processes: twice as many at a time as a small machine has CPUs.
+export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 8 ? 2 * n : n)))
 
 .PHONY: checks python compile nightly clippy-release lock-testers quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri asan clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help

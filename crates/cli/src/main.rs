@@ -25,6 +25,7 @@ mod descendants;
 mod dlm_status;
 mod failures;
 mod fault;
+mod figures;
 mod footing;
 mod key_source;
 mod keys;
