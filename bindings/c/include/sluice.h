@@ -24,7 +24,7 @@ struct sluice_process;
 struct sluice_lock {
     // F_RDLCK, F_WRLCK or F_UNLCK.
     int32_t lock_type;
-    // What `start` counts from: SEEK_SET, SEEK_CUR or SEEK_END.
+    // The origin of `start`: SEEK_SET, SEEK_CUR or SEEK_END.
     int32_t whence;
     // The first byte.
     int64_t start;
@@ -246,8 +246,8 @@ int sluice_fs_open_store(const char *dir,
                          const struct sluice_options *options,
                          struct sluice_fs **fs);
 
-// Makes every change durable, ends the use of the store, and frees the handle, also where it fails. Calls of processes that are left fail
-// from then on. A file system in memory ends with its last handle and process. NULL is allowed.
+// Makes every change durable, ends the use of the store, and frees the handle, also where it fails. Processes that remain
+// change nothing any more (-EROFS). A file system in memory ends with its last handle and process. NULL is allowed.
 int sluice_fs_close(struct sluice_fs *fs);
 
 // Makes every change durable.

@@ -65,7 +65,7 @@ fn in_store(
 }
 
 /// Makes every change durable, ends the use of the store, and frees the handle, also where it fails. Processes that remain
-/// get -EIO. A file system in memory ends with its last handle and process. NULL is allowed.
+/// change nothing any more (-EROFS). A file system in memory ends with its last handle and process. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_fs_close(fs: Option<Box<SluiceFs>>) -> c_int {
     done(|| match fs {

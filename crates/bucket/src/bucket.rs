@@ -552,6 +552,10 @@ impl Bucket {
             let found = found.map_err(of_objects("look whether there is something"))?;
             let is_empty = found.objects.is_empty() && found.common_prefixes.is_empty();
             if !is_empty && objects::get(&self.objects, &unfinished).await?.is_none() {
+                // Another process may have made the store between these looks.
+                if objects::get(&self.objects, &Path::from(SUPER)).await?.is_some() {
+                    return Err(StoreError::Exists);
+                }
                 let text = "there are objects that are no store (give another address)";
                 let kind = std::io::ErrorKind::DirectoryNotEmpty;
                 return Err(StoreError::Io("make a store here", std::io::Error::new(kind, text)));

@@ -1,11 +1,13 @@
 //! Descendants: the processes that a command has started, and their end.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sluice_sync::thread;
 use sluice_sync::time::Duration;
 use std::collections::HashMap;
 use std::fs;
+use std::os::fd::OwnedFd;
 
 /// How often is looked whether those that were killed have ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -48,6 +50,8 @@ pub(crate) fn is_below(pid: Pid, root: Pid, spared: Option<Pid>, parents: &HashM
 /// Kills the processes that are meant, which is said by their parents, until none runs that this user may kill. They are stopped first: no
 /// shell goes on with its script because the child that it waited for is dead.
 pub(crate) fn kill_all(is_meant: impl Fn(Pid, &HashMap<Pid, Pid>) -> bool) {
+    // Those of earlier rounds, too: the death of a parent makes another process the parent of its children, while they still die.
+    let mut killed: Vec<OwnedFd> = Vec::new();
     loop {
         let parents = running();
         let open = |pid: Pid| {
@@ -60,11 +64,19 @@ pub(crate) fn kill_all(is_meant: impl Fn(Pid, &HashMap<Pid, Pid>) -> bool) {
         for signal in [Signal::STOP, Signal::KILL] {
             handles.retain(|handle| pidfd_send_signal(handle, signal) != Err(Errno::PERM));
         }
-        if handles.is_empty() {
+        killed.append(&mut handles);
+        killed.retain(|handle| !is_over(handle));
+        if killed.is_empty() {
             return;
         }
         thread::sleep(LOOK);
     }
+}
+
+/// Whether the process of a handle has ended.
+fn is_over(process: &OwnedFd) -> bool {
+    let mut handle = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut handle, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
 }
 
 /// The processes that run, and the parent of each.

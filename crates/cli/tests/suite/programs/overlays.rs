@@ -13,7 +13,14 @@ mkdir $LOWER $HOST/merged $UP/upper $UP/work
  echo four >linked; ln linked linked-too; ln -s changed symlink; echo five >replaced/below/f; echo six >moved/below/f
  echo seven >emptied/a; echo eight >emptied/b; head -c 3000000 /dev/zero | tr '\0' x >large; mkfifo fifo
  setfattr -n user.lower -v value changed; for n in $(seq 200); do echo $n >keeps/$n; done)
-overlay() { mount -t overlay overlay -o lowerdir=$LOWER,upperdir=$UP/upper,workdir=$UP/work,$OPTIONS $HOST/merged; }
+overlay() {
+ # A mount namespace that another test has just made may keep the last overlay for a moment.
+ for try in $(seq 200); do
+  mount -t overlay overlay -o lowerdir=$LOWER,upperdir=$UP/upper,workdir=$UP/work,$OPTIONS $HOST/merged && return
+  sleep 0.1
+ done
+ return 1
+}
 overlay
 cd $HOST/merged
 echo more >>changed; chmod 600 changed; setfattr -n user.upper -v value changed
