@@ -10,6 +10,7 @@ use sluice_store::disk::Disk;
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_sync::face::HOSTS_SHARE;
 use sluice_sync::random::Random;
+use sluice_sync::time::Duration;
 use sluice_sync::{Arc, thread};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -501,5 +502,39 @@ fn threads_that_write_rename_and_set_quotas_leave_exact_counts() {
         }
     });
     let _ = fs.set_quota("/a", Some(1 << 30));
+    is_sound(&fs, "in the end");
+}
+
+#[test]
+fn a_name_that_waits_for_the_contents_of_its_file_holds_up_no_grace_period() {
+    // On the simulated machine, threads run there alone.
+    if !HOSTS_SHARE {
+        return;
+    }
+    let fs = Fs::new();
+    fs.create_dir("/dir").expect("room");
+    fs.set_quota("/dir", Some(1 << 20)).expect("room");
+    fs.write("/dir/linked", "x").expect("room");
+    fs.write("/dir/renamed", "x").expect("room");
+    let find = |name: &[u8]| {
+        let dir = fs.superblock().root().lookup(&Cred::root(), b"dir").expect("it was made");
+        dir.lookup(&Cred::root(), name).expect("it was made")
+    };
+    let waits = |name: &[u8], call: &(dyn Fn() -> Result<(), Errno> + Sync)| {
+        let inode = find(name);
+        thread::scope(|scope| {
+            let contents = inode.data.alone();
+            let call = scope.spawn(call);
+            // A write that has the contents waits like this when the quota is full.
+            for _ in 0..50 {
+                sluice_sync::rcu::domain().synchronize();
+                thread::sleep(Duration::from_millis(1));
+            }
+            drop(contents);
+            assert_eq!(call.join().expect("no panic"), Ok(()));
+        });
+    };
+    waits(b"linked", &|| fs.hard_link("/dir/linked", "/dir/other"));
+    waits(b"renamed", &|| fs.rename("/dir/renamed", "/renamed"));
     is_sound(&fs, "in the end");
 }

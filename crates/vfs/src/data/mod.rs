@@ -267,6 +267,11 @@ impl FileData {
         self.tree.state()
     }
 
+    /// As [`alone`](Self::alone), without waiting: in a read section. Who has the contents may wait for the end of all read sections.
+    pub(crate) fn try_alone(&self) -> Option<impl Drop + '_> {
+        self.tree.try_state()
+    }
+
     /// The caller holds the tree's mutex.
     fn set_size(&self, size: u64) {
         // Release(size): the pages below it; pairs with Acquire(size) in size().

@@ -50,6 +50,8 @@ pub(crate) enum Obstacle {
     Unkept(InodeRef),
     /// To be tried again when observers have been told that this is about to lose a name.
     Expected(InodeRef),
+    /// To be tried again when the contents of this file, which a change has locked, are free.
+    Locked(InodeRef),
 }
 
 impl From<Errno> for Obstacle {
@@ -153,6 +155,10 @@ impl Shared {
                     // With the rename lock free, too: an observer may count references.
                     tree = None;
                     self.notify_name_leaves(&inode);
+                }
+                Obstacle::Locked(inode) => {
+                    tree = None;
+                    drop(inode.data.alone());
                 }
             }
         }

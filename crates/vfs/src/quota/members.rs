@@ -3,6 +3,7 @@
 use super::{DirectoryQuota, NO_QUOTA, QuotaStage, QuotaUse, UNIT, UNITS_A_PAGE};
 use crate::data::{PAGE, Space};
 use crate::inode::{Body, flag, settle};
+use crate::ops::Obstacle;
 use crate::superblock::{ROOT_INO, Shared};
 use crate::{Errno, Inode, InodeRef, StatFs};
 use sluice_sync::atomic::Ordering;
@@ -119,20 +120,22 @@ impl Inode {
             });
         }
     }
+}
 
+impl InodeRef {
     /// The inode is about to lose its name in one directory for another name in `dir`: takes it along to the quota there. With the names
     /// locked. Returns the number that it had, if that changed.
     ///
     /// # Errors
-    /// `EXDEV` for a directory and a file of several names; `EDQUOT`.
-    pub(crate) fn follow_name(&self, dir: &Inode) -> Result<Option<u32>, Errno> {
+    /// `EXDEV` for a directory and a file of several names; `EDQUOT`; that the contents are locked.
+    pub(crate) fn follow_name(&self, dir: &Inode) -> Result<Option<u32>, Obstacle> {
         let (had, to) = (self.quota_number(), dir.quota_below());
         if self.is_dir() {
-            return Err(Errno::EXDEV);
+            return Err(Errno::EXDEV.into());
         }
-        let _contents = self.data.alone();
+        let _contents = self.contents_alone()?;
         if self.nlink() > 1 {
-            return Err(Errno::EXDEV);
+            return Err(Errno::EXDEV.into());
         }
         // No settling with names locked: the caller does that, and tries again.
         self.move_to_quota(to, |quota, units| quota.take(units))?;
@@ -142,22 +145,32 @@ impl Inode {
     /// Counts a name more, in the directory `dir`.
     ///
     /// # Errors
-    /// `EXDEV`, `EDQUOT`, `ENOENT`, `EMLINK`.
-    pub(crate) fn add_link_in(&self, dir: &Inode) -> Result<(), Errno> {
+    /// `EXDEV`, `EDQUOT`, `ENOENT`, `EMLINK`; that the contents are locked.
+    pub(crate) fn add_link_in(&self, dir: &Inode) -> Result<(), Obstacle> {
         if !self.shared.quotas.are_any() {
-            return self.links.add();
+            return Ok(self.links.add()?);
         }
         // A rename that takes the file to another quota looks at the count with the contents locked.
-        let _contents = self.data.alone();
+        let _contents = self.contents_alone()?;
         let to = dir.quota_below();
         if self.quota_below() == to {
-            return self.links.add();
+            return Ok(self.links.add()?);
         }
         if self.links.count() > 0 {
-            return Err(Errno::EXDEV);
+            return Err(Errno::EXDEV.into());
         }
         self.links.add()?;
-        self.move_to_quota(to, |quota, units| quota.take(units)).inspect_err(|_| self.links.set_unnamed(true))
+        let moved = self.move_to_quota(to, |quota, units| quota.take(units));
+        Ok(moved.inspect_err(|_| self.links.set_unnamed(true))?)
+    }
+
+    /// Nobody changes the number of pages before this is dropped. Does not wait: names are locked in a read section, and a write that has
+    /// the contents may wait for the end of all read sections, when it looks for room that dead files still have.
+    ///
+    /// # Errors
+    /// Somebody has the contents.
+    fn contents_alone(&self) -> Result<impl Drop + '_, Obstacle> {
+        self.data.try_alone().ok_or_else(|| Obstacle::Locked(self.clone()))
     }
 }
 

@@ -139,6 +139,11 @@ impl<O: Object, S> RadixTree<O, S> {
         self.state.lock()
     }
 
+    /// The client's value, as [`state`](Self::state); None while somebody else has it.
+    pub fn try_state(&self) -> Option<MutexGuard<'_, S>> {
+        self.state.try_lock()
+    }
+
     /// The client's value of a tree that nobody else has.
     pub fn state_mut(&mut self) -> &mut S {
         self.state.get_mut()
