@@ -69,15 +69,26 @@ impl TextIn {
 impl BytesIn {
     /// The `len` bytes.
     pub(crate) fn bytes(&self, len: usize) -> Result<&[u8], Errno> {
-        if len == 0 {
-            return Ok(&[]);
-        }
-        let pointer = self.0.cast::<u8>();
-        check(pointer, len)?;
-        // SAFETY: the caller gave `len` readable bytes, which nobody changes during the call; `check` refused NULL and sizes that
-        // no slice has.
-        Ok(unsafe { slice::from_raw_parts(pointer, len) })
+        given(self.0.cast(), len)
     }
+}
+
+impl NumbersIn {
+    /// The `count` numbers.
+    pub(crate) fn numbers(&self, count: usize) -> Result<&[u32], Errno> {
+        given(self.0, count)
+    }
+}
+
+/// The `count` bytes or numbers of the caller.
+fn given<'call, T: Plain>(pointer: *const T, count: usize) -> Result<&'call [T], Errno> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    check(pointer, count)?;
+    // SAFETY: the caller gave `count` readable values, which nobody changes during the call, and each pattern of bits is a value of
+    // a `Plain` type. `check` refused NULL, unaligned addresses and sizes that no slice has. Callers bound the lifetime by `self`.
+    Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
 
 /// Room of the caller for `count` bytes or directory entries.
@@ -94,6 +105,7 @@ fn room<'call, T: Plain>(pointer: *mut T, count: usize) -> Result<&'call mut [T]
 /// Types that consist of integers.
 trait Plain: Copy {}
 impl Plain for u8 {}
+impl Plain for u32 {}
 impl Plain for SluiceDirent {}
 
 impl RoomOut {
@@ -107,18 +119,5 @@ impl EntriesOut {
     /// Room for `count` entries.
     pub(crate) fn entries(&mut self, count: usize) -> Result<&mut [SluiceDirent], Errno> {
         room(self.0, count)
-    }
-}
-
-impl NumbersIn {
-    /// The `count` numbers.
-    pub(crate) fn numbers(&self, count: usize) -> Result<&[u32], Errno> {
-        if count == 0 {
-            return Ok(&[]);
-        }
-        check(self.0, count)?;
-        // SAFETY: the caller gave `count` readable numbers, which nobody changes during the call; `check` refused NULL, unaligned
-        // addresses and sizes that no slice has.
-        Ok(unsafe { slice::from_raw_parts(self.0, count) })
     }
 }

@@ -18,7 +18,7 @@
 //! (`PR_SET_CHILD_SUBREAPER`), which finds them by that when the lock is lost, and reaps them.
 
 use crate::args::WantedLock;
-use crate::descendants::{MEMBERS_VARIABLE, is_below, kill_all, mark_of};
+use crate::descendants::{MEMBERS_VARIABLE, is_below, kill_all, mark_of, stat_fields};
 use crate::run_in_mount::as_a_shell_says;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::process::{
@@ -317,9 +317,8 @@ fn pid_of(id: u32) -> Option<Pid> {
 
 /// Whether a terminal sends the signals of its keys to this process and to the command alike.
 fn is_in_foreground() -> bool {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let mut words = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    // State, parent, group, session, terminal, the terminal's group.
+    let fields = stat_fields(getpid()).unwrap_or_default();
+    let mut words = fields.split_whitespace();
     let group = words.nth(2);
     group.is_some() && words.nth(2) == group && File::open("/dev/tty").is_ok()
 }

@@ -17,10 +17,15 @@ pub(crate) const MEMBERS_VARIABLE: &str = "SLUICE_LOCK_MEMBERS";
 
 /// The mark of this process as a member, in the [`MEMBERS_VARIABLE`]: no two processes have had the same.
 pub(crate) fn mark_of(member: Pid) -> String {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", member.as_raw_nonzero())).unwrap_or_default();
-    let words = stat.rsplit_once(')').map_or("", |(_, words)| words);
     // When it began, in ticks since the machine was started.
-    format!("{}.{}", member.as_raw_nonzero(), words.split_whitespace().nth(19).unwrap_or("0"))
+    let began = stat_fields(member).and_then(|fields| fields.split_whitespace().nth(19).map(str::to_owned));
+    format!("{}.{}", member.as_raw_nonzero(), began.as_deref().unwrap_or("0"))
+}
+
+/// The fields of `/proc/PID/stat` behind the name: state, parent, group, session, terminal, the terminal's group, ...
+pub(crate) fn stat_fields(pid: Pid) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    stat.rsplit_once(')').map(|(_, fields)| fields.to_owned())
 }
 
 /// Whether the process was started by a command that runs for the lock of the member with this mark, or is that command.
@@ -88,8 +93,8 @@ fn running() -> HashMap<Pid, Pid> {
 
 /// The parent of a process that has not ended.
 fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    let fields = stat_fields(pid)?;
+    let mut words = fields.split_whitespace();
     let is_over = matches!(words.next()?, "Z" | "X");
     Pid::from_raw(words.next()?.parse().ok()?).filter(|_| !is_over)
 }

@@ -4,7 +4,7 @@ use crate::harness::{Ran, SLUICE, Scratch, can_mount, kill, server_of, skipped, 
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Runs `script` in `dir`, where `sluice` is the program; the status of a pipe is that of its first command that failed.
 fn sh(dir: &Path, script: &str) -> Ran {
@@ -35,6 +35,17 @@ fn stage(test: &str) -> Option<Scratch> {
         seq 7 > dir/new; rm -r many/1*; mv dir/below dir/moved; echo more >> hole; ln many/7 many/seven";
     sh(&scratch.0, made).well();
     Some(scratch)
+}
+
+/// A `sluice receive b` in `dir`, whose standard input is the test's.
+fn receiver(dir: &Path) -> Child {
+    Command::new(SLUICE)
+        .args(["receive", "b"])
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("sluice starts")
 }
 
 #[test]
@@ -90,13 +101,7 @@ fn a_stream_is_received_by_a_mount_and_refused_where_it_does_not_fit() {
     assert!(run("sluice receive b < two.stream").complaint(1).contains("the mount is read-only"));
     run("sluice umount b; sluice mount back b").well();
     // Questions are answered while a stream is under way, and a mount ends beside it.
-    let mut sender = Command::new(SLUICE)
-        .args(["receive", "b"])
-        .current_dir(&scratch.0)
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("sluice starts");
+    let mut sender = receiver(&scratch.0);
     let input = sender.stdin.take().expect("it is a pipe");
     until("the stream is being received", || run("sluice receive b < one.stream").status == Some(1));
     run("sluice stat b").well();
@@ -157,13 +162,7 @@ fn a_mount_whose_server_is_killed_in_the_middle_of_a_large_file_goes_on_within_i
     run("head -c 16M /dev/urandom > m/large; sluice snapshot create m two; sluice mkfs back; sluice mount back $PWD/b").well();
     run("sluice send m/.snapshots/two > two.stream").well();
     let stream = fs::read(scratch.0.join("two.stream")).expect("it was sent");
-    let mut receiver = Command::new(SLUICE)
-        .args(["receive", "b"])
-        .current_dir(&scratch.0)
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("sluice starts");
+    let mut receiver = receiver(&scratch.0);
     let mut input = receiver.stdin.take().expect("it is a pipe");
     std::io::Write::write_all(&mut input, &stream[..stream.len() / 2]).expect("it reads");
     run("sync b").well();

@@ -12,7 +12,7 @@ use crate::{Errno, Inode};
 use sluice_sync::percpu::Budget;
 use std::ops::Range;
 
-/// A call that writes more than this looks at the disk first. More than this is pushed before it is copied.
+/// A call that writes more bytes than this looks at the disk first, and a clone of more changed bytes pushes them first.
 const GROWTH_MIN: u64 = 1 << 20;
 
 /// Bytes that a call is about to write, counted while this is there if they are many.
