@@ -151,6 +151,11 @@ impl Added {
         Added { cut, is_logged, writes_out, ..Added::default() }
     }
 
+    /// The same, whose records use this memory.
+    pub(crate) fn in_memory(self, spare: Vec<u8>) -> Added {
+        Added { records: Records::in_memory(spare), ..self }
+    }
+
     /// The number of the cut, one more than that of the cut before: 1 for the first since the store was opened. See
     /// [`Store::applied_cut`](crate::Store::applied_cut).
     pub fn cut(&self) -> u64 {

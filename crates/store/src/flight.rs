@@ -3,6 +3,10 @@
 use crate::StoreError;
 use crate::group::{Group, MemberEnd};
 use crate::store::Core;
+use sluice_sync::thread;
+
+/// So often a leader lets other threads of its CPU run, if few members have joined.
+const YIELDS: usize = 4;
 
 impl Core {
     /// Makes durable what all transactions wrote that ended before.
@@ -27,6 +31,13 @@ impl Core {
 
     /// Pushes for `group`, which gathers.
     fn lead(&self, group: &Group) -> Result<(), StoreError> {
+        // Members of the last push that wait for a CPU join, where it is CPUs that are short; else this returns at once.
+        for _ in 0..YIELDS {
+            if self.state.lock().callers.is_crowded() {
+                break;
+            }
+            thread::yield_now();
+        }
         let (members, checked) = {
             let mut state = self.state.lock();
             (state.callers.close(), state.check())

@@ -105,10 +105,15 @@ impl Callers {
 
     /// Whether a gathering caller may push now; if so, that caller [closes](Self::close) the group.
     fn call(&mut self) -> bool {
-        let is_due = self.in_flight == 0 || self.gathered * 2 >= self.crowd.div_ceil(16);
+        let is_due = self.in_flight == 0 || self.is_crowded();
         let may_lead = self.gathered > 0 && !self.is_led && is_due && self.in_flight < IN_FLIGHT;
         self.is_led |= may_lead;
         may_lead
+    }
+
+    /// Whether half as many have gathered as there have been callers lately.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.gathered * 2 >= self.crowd.div_ceil(16)
     }
 
     /// The group that gathered is to be pushed for: how many members it has. Later callers gather anew.

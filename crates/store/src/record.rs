@@ -91,6 +91,12 @@ pub(crate) fn cost(key_len: usize, value_len: usize) -> u64 {
 }
 
 impl Records {
+    /// None, in this memory.
+    pub(crate) fn in_memory(mut bytes: Vec<u8>) -> Records {
+        bytes.clear();
+        Records { bytes, ..Records::default() }
+    }
+
     /// Adds a record. Key and value are not longer than [`KEY_MAX`] and [`VALUE_MAX`].
     pub(crate) fn push(&mut self, key: &[u8], version: u64, value: Option<&[u8]>) {
         self.push_as(key, version, value, false);
@@ -223,6 +229,11 @@ impl Batch {
     pub(crate) fn memory(&self) -> u64 {
         let bytes: usize = self.parts.iter().map(|part| part.len()).sum();
         (bytes + size_of_val(&*self.index) + size_of_val(&*self.changes)) as u64
+    }
+
+    /// The memory of the records of the last part that was absorbed.
+    pub(crate) fn last_part(&self) -> Option<Arc<Vec<u8>>> {
+        self.parts.last().cloned()
     }
 
     /// The batch as the log holds it, between what `before` gives and what `after` adds to it. It stands there from then on.

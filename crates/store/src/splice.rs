@@ -25,6 +25,11 @@ pub struct Splice {
 }
 
 impl Splice {
+    /// An empty one, with memory for so many bytes in a few pieces.
+    pub fn with_capacity(bytes: usize) -> Splice {
+        Splice { bytes: Vec::with_capacity(bytes + 4 * HEAD), last: 0 }
+    }
+
     /// Appends `bytes`.
     pub fn put(&mut self, bytes: &[u8]) {
         match self.last_piece() {

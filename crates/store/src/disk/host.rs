@@ -11,7 +11,8 @@
 use super::{Disk, DiskFile};
 use crate::StoreError;
 use rustix::fs::{
-    Advice, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fadvise, fallocate, flock, fstatvfs, openat,
+    Advice, AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, Statx, StatxFlags, fadvise,
+    fallocate, flock, fstatvfs, openat, statx,
 };
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use sluice_sync::{Arc, LockClass, Mutex, OnceLock};
@@ -23,6 +24,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 static FLUSH: LockClass = LockClass::new("store.disk.flush");
+static SPARE: LockClass = LockClass::new("store.disk.spare");
 
 /// A store's directory has at most some hundred files of this size written at once.
 const ZEROS: usize = 1 << 20;
@@ -49,11 +51,44 @@ struct HostFile {
     has_lost: Mutex<bool>,
     /// The file once more, past the page cache; none where that cannot be. *Immutable once set.*
     direct: OnceLock<Option<File>>,
+    /// Memory of earlier writes past the page cache, for the next ones. *Protected by its mutex.*
+    spare: Mutex<Vec<Vec<u8>>>,
 }
+
+/// So much memory of a write is kept for the next one, at most.
+const SPARE_MAX: usize = 1 << 20;
 
 impl HostFile {
     fn new(file: File) -> HostFile {
-        HostFile { file, has_lost: Mutex::with_class(&FLUSH, false), direct: OnceLock::new() }
+        HostFile {
+            file,
+            has_lost: Mutex::with_class(&FLUSH, false),
+            direct: OnceLock::new(),
+            spare: Mutex::with_class(&SPARE, Vec::new()),
+        }
+    }
+
+    /// `buf` at an address that a device accepts, in memory to be [given back](Self::give_back), and where in it that begins.
+    fn aligned(&self, buf: &[u8]) -> (Vec<u8>, usize) {
+        let mut space = self.spare.lock().pop().unwrap_or_default();
+        space.clear();
+        space.reserve(buf.len() + ALIGNED);
+        let start = space.as_ptr().align_offset(ALIGNED);
+        space.resize(start, 0);
+        space.extend_from_slice(buf);
+        (space, start)
+    }
+
+    fn give_back(&self, space: Vec<u8>) {
+        if space.capacity() <= SPARE_MAX {
+            self.spare.lock().push(space);
+        }
+    }
+
+    /// The attributes that are `asked` for, and no times: a file system that was asked for the times of a file gives each later write new
+    /// ones (Linux 6.13 and later), and a flush then writes the inode, too.
+    fn told(&self, asked: StatxFlags) -> io::Result<Statx> {
+        Ok(statx(&self.file, "", AtFlags::EMPTY_PATH, asked)?)
     }
 
     fn direct(&self) -> Option<&File> {
@@ -202,7 +237,7 @@ impl Disk for HostDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.directory, name, rustix::fs::AtFlags::empty())?)
+        Ok(rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?)
     }
 
     fn unlock(&self) {
@@ -229,7 +264,7 @@ impl Disk for HostDisk {
 
 impl DiskFile for HostFile {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.told(StatxFlags::SIZE)?.stx_size)
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
@@ -269,7 +304,7 @@ impl DiskFile for HostFile {
     }
 
     fn write_through(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        if self.file.metadata()?.nlink() == 0 {
+        if self.told(StatxFlags::NLINK)?.stx_nlink == 0 {
             return Err(io::Error::other("the file was deleted while the store was used"));
         }
         let through_the_cache = || {
@@ -278,10 +313,8 @@ impl DiskFile for HostFile {
         };
         let fits = buf.len().is_multiple_of(ALIGNED) && offset.is_multiple_of(ALIGNED as u64);
         let Some(direct) = self.direct().filter(|_| fits) else { return through_the_cache() };
-        let mut space = vec![0; buf.len() + ALIGNED];
-        let start = space.as_ptr().align_offset(ALIGNED);
-        let aligned = &mut space[start..start + buf.len()];
-        aligned.copy_from_slice(buf);
+        let (space, start) = self.aligned(buf);
+        let aligned = &space[start..];
         let mut written = 0;
         while written < aligned.len() {
             let rest = [IoSlice::new(&aligned[written..])];
@@ -294,6 +327,7 @@ impl DiskFile for HostFile {
                 Err(error) => return Err(error.into()),
             }
         }
+        self.give_back(space);
         Ok(())
     }
 }

@@ -90,8 +90,8 @@ impl<'v> Chunk<'v> {
         if stand == 0 {
             return to.put(key, &self.encode());
         }
-        let (mut splice, mut bytes) = (Splice::default(), self.bytes);
         let head = Chunk { bytes: &[], held: self.held.clone(), ..*self }.encode();
+        let (mut splice, mut bytes) = (Splice::with_capacity(head.len() + self.bytes.len()), self.bytes);
         splice.put(&head);
         let here = self.held.as_ref().map_or(self.present, |held| held.patched);
         for at in (0..CHUNK_PAGES as u32).filter(|at| here & 1 << at != 0) {

@@ -141,7 +141,9 @@ impl Pending {
     fn collect_chunk(&self, inode: &InodeRef, chunk: u64, marked: &Marked, kept: &mut Kept, to: &mut Added) {
         let pages = chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES;
         let changed = marked.dirty.mask(&pages) as u16;
-        let (key, mut bytes) = (Key::chunk(inode.ino(), chunk), Vec::new());
+        let key = Key::chunk(inode.ino(), chunk);
+        let mut bytes = mem::take(&mut *self.scratch.lock());
+        bytes.clear();
         let is_own = kept.borrowed.count(&(chunk..chunk + 1)) == 0;
         // Then it is borrowed, and of pages that are not here the extent alone has the bytes.
         let is_away = kept.absent.contains_key(&chunk);
@@ -176,6 +178,7 @@ impl Pending {
         } else {
             self.collect_whole(inode, chunk, kept, to);
         }
+        *self.scratch.lock() = bytes;
     }
 
     /// Collects all of `chunk`, which may have a record.

@@ -107,6 +107,8 @@ pub(super) struct Pending {
     /// Chunks that the last cut patched.
     pub(super) patched: Mutex<Vec<(InodeRef, u64)>>,
     pub(super) heavy: HeavySet,
+    /// Memory for the pages of one chunk. *Protected by its mutex.*
+    pub(super) scratch: Mutex<Vec<u8>>,
     /// Bytes that changed. *Per CPU.*
     pub(super) bytes: Budget,
     /// And how many may. *Immutable.*
@@ -383,6 +385,7 @@ impl Pending {
             copied: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             patched: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             heavy: HeavySet::new(shares.changed),
+            scratch: Mutex::with_class(&DURABLE_PENDING, Vec::new()),
             changed_max: shares.changed,
             ahead: Budget::new(None, 0),
             pushes_early,
