@@ -91,6 +91,8 @@ pub use superblock::Superblock;
 pub use utc::UtcTime;
 pub use watch::crash::Unsynced;
 pub use watch::fault::{Calls, Effect, Fault, FaultId};
+pub use watch::history::{CalledBy, Change, CrashPoint, History};
+pub use watch::losses::Losses;
 
 /// The longest name of a directory entry, in bytes.
 pub const NAME_MAX: usize = 255;

@@ -51,6 +51,7 @@ pub const FOREVER: u64 = i64::MAX.cast_unsigned();
 impl Connection {
     /// Serves `request`, and makes durable what the caller may rely on when it has the answer.
     pub(crate) fn handle(&self, request: &Request<'_>, reply: &mut Reply) -> Disposition {
+        let _called = self.superblock.called_by(request.header.pid);
         let disposition = self.perform(request, reply);
         if disposition == Disposition::Done(Ok(())) && self.is_synchronous(request) {
             return Disposition::Done(match request.operation {

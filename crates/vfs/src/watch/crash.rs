@@ -18,6 +18,7 @@
 
 use super::hook;
 use super::journal::{ChangedAttributes, Edit, Image, Journal, Touched};
+use super::losses::{Loss, Losses};
 use super::names::Slot;
 use crate::inode::{Body, InodeInit};
 use crate::quota::NO_QUOTA;
@@ -131,8 +132,8 @@ impl Superblock {
         let watch = self.root().shared.watch().ok_or(Errno::EINVAL)?;
         let state = watch.lock();
         let journal = state.journal.as_ref().ok_or(Errno::EINVAL)?;
-        let options = Options { size_limit: None, inode_limit: None, ..self.root().shared.options.clone() };
-        Crash { journal, chance: Chance::new(seed) }.superblock(options)
+        let losses = Losses::chosen(journal, seed);
+        Crash { journal, losses: &losses }.superblock(self.options_after_a_crash())
     }
 
     /// The changes of this file system that a crash now may lose; see [`Fs::unsynced`].
@@ -169,8 +170,13 @@ impl Superblock {
         Ok(found.into_values().collect())
     }
 
+    /// The options of a file system that a crash leaves: no limits.
+    pub(super) fn options_after_a_crash(&self) -> Options {
+        Options { size_limit: None, inode_limit: None, ..self.root().shared.options.clone() }
+    }
+
     /// Has caches above hand down what is newer with them.
-    fn write_back_all(&self) -> Result<(), Errno> {
+    pub(super) fn write_back_all(&self) -> Result<(), Errno> {
         if !self.root().shared.is_observed() {
             return Ok(());
         }
@@ -193,46 +199,19 @@ fn bytes_of(edits: &[Edit]) -> u64 {
     sum
 }
 
-/// What decides over what is not durable.
-struct Chance {
-    random: Random,
-    /// Of four changes so many are kept.
-    kept: u64,
-}
-
-impl Chance {
-    fn new(seed: u64) -> Chance {
-        let mut random = Random::new(seed);
-        let kept = match seed {
-            0 => 0,
-            1 => 4,
-            _ => random.below(5),
-        };
-        Chance { random, kept }
-    }
-
-    fn keeps(&mut self) -> bool {
-        self.random.below(4) < self.kept
-    }
-
-    /// Whether what is kept is torn.
-    fn tears(&mut self) -> bool {
-        self.kept < 4 && self.random.below(3) == 0
-    }
-}
-
 /// A crash that is being made.
-struct Crash<'j> {
-    journal: &'j Journal,
-    chance: Chance,
+pub(super) struct Crash<'j> {
+    pub(super) journal: &'j Journal,
+    pub(super) losses: &'j Losses,
 }
 
 impl Crash<'_> {
-    fn superblock(&mut self, options: Options) -> Result<Arc<Superblock>, Errno> {
+    /// The file system that is left, in memory.
+    pub(super) fn superblock(&self, options: Options) -> Result<Arc<Superblock>, Errno> {
         let mut image = self.journal.image.without_contents();
         let mut lost = Touched::default();
         for step in &self.journal.steps {
-            if !lost.meets(step) && self.chance.keeps() {
+            if !lost.meets(step) && !self.losses.of_step(step) {
                 image.apply(step);
             } else {
                 lost.add(step);
@@ -242,7 +221,7 @@ impl Crash<'_> {
     }
 
     /// A file system like `image`.
-    fn build(&mut self, image: &Image, options: Options) -> Result<Arc<Superblock>, Errno> {
+    fn build(&self, image: &Image, options: Options) -> Result<Arc<Superblock>, Errno> {
         let root = image.attributes.get(&crate::superblock::ROOT_INO).ok_or(Errno::EIO)?;
         let superblock = Superblock::with_root(crate::superblock::Shared::in_memory(options), root.init());
         root.restore(superblock.root())?;
@@ -269,7 +248,7 @@ impl Crash<'_> {
     }
 
     fn inode(
-        &mut self,
+        &self,
         image: &Image,
         ino: u64,
         attributes: &ChangedAttributes,
@@ -292,17 +271,18 @@ impl Crash<'_> {
             if let Some(contents) = image.contents.get(&ino) {
                 data.copy_whole(space, contents)?;
             }
-            let (edits, chance) = (&self.journal.edits, &mut self.chance);
-            for edit in edits.get(&ino).into_iter().flatten() {
-                if !chance.keeps() {
-                    if edit.is_barrier() {
-                        break;
+            for edit in self.journal.edits.get(&ino).into_iter().flatten() {
+                match self.losses.of_edit(ino, edit) {
+                    None => {
+                        edit.apply(data, space)?;
+                        attributes.after(edit);
                     }
-                } else if edit.is_barrier() || !chance.tears() {
-                    edit.apply(data, space)?;
-                    attributes.after(edit);
-                } else {
-                    edit.apply_torn(data, space, || chance.keeps())?;
+                    Some(Loss::Torn(seed)) => {
+                        let mut random = Random::new(seed);
+                        edit.apply_torn(data, space, || random.below(2) == 0)?;
+                    }
+                    Some(Loss::Whole) if edit.is_barrier() => break,
+                    Some(Loss::Whole) => (),
                 }
             }
         }

@@ -84,10 +84,10 @@ impl ChangedAttributes {
 }
 
 /// A change of names and attributes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct JournalStep {
     /// Where in the order of all changes it stands.
-    at: u64,
+    pub(super) at: u64,
     pub(super) names: Vec<(Slot, Option<u64>)>,
     /// Of each inode that it concerns.
     pub(super) attributes: BTreeMap<u64, ChangedAttributes>,
@@ -130,12 +130,13 @@ impl Touched {
 }
 
 /// A change of contents.
+#[derive(Clone)]
 pub(super) struct Edit {
-    at: u64,
+    pub(super) at: u64,
     /// Where; to the end of all offsets if the file was cut or its contents were moved.
     pub(super) bytes: Range<u64>,
     /// Size of the file after it.
-    size: u64,
+    pub(super) size: u64,
     /// The nonzero bytes in the range after the edit.
     pub(super) pieces: Vec<(u64, Vec<u8>)>,
     mode: u32,
@@ -282,6 +283,18 @@ impl Journal {
             if image.attributes.contains_key(&inode.ino()) { Ok(()) } else { image.add(inode) }
         })?;
         Ok(Journal { image, ..Journal::default() })
+    }
+
+    /// This journal, which has an image alone; contents are shared until one side changes them.
+    pub(super) fn copied(&self) -> Journal {
+        let mut image = self.image.without_contents();
+        for (ino, contents) in &self.image.contents {
+            let copy = FileData::new();
+            // There is no limit.
+            let _ = copy.copy_whole(&Unlimited, contents);
+            image.contents.insert(*ino, copy);
+        }
+        Journal { image, ..Journal::default() }
     }
 
     /// Puts down a change.

@@ -20,7 +20,9 @@
 
 pub(crate) mod crash;
 pub(crate) mod fault;
+pub(crate) mod history;
 mod journal;
+pub(crate) mod losses;
 mod names;
 
 #[cfg(test)]
@@ -32,6 +34,7 @@ use crate::lock_class::WATCH;
 use crate::superblock::Shared;
 use crate::{Errno, Inode, InodeRef, Superblock};
 use fault::Rule;
+use history::Recorder;
 use journal::{ChangedAttributes, Edit, Journal, JournalStep};
 use names::Names;
 use sluice_sync::{Mutex, MutexGuard};
@@ -64,6 +67,8 @@ pub(crate) struct State {
     rules: Vec<Rule>,
     last_rule: u64,
     journal: Option<Journal>,
+    /// All events, if they are kept.
+    recorder: Option<Recorder>,
 }
 
 impl Watch {
@@ -82,8 +87,12 @@ impl Watch {
 
     /// Records that all changes of file `ino` up to the change `end` are durable; without a file, all changes.
     pub(crate) fn synced(&self, ino: Option<u64>, end: u64) {
-        if let Some(journal) = &mut self.lock().journal {
+        let mut state = self.lock();
+        if let Some(journal) = &mut state.journal {
             journal.synced(ino, end);
+        }
+        if let Some(recorder) = &mut state.recorder {
+            recorder.synced(ino, end);
         }
     }
 
@@ -188,11 +197,14 @@ impl Recording<'_> {
 
 impl Drop for Recording<'_> {
     fn drop(&mut self) {
-        let State { names, journal, .. } = &mut *self.state;
+        let State { names, journal, recorder, .. } = &mut *self.state;
         if let Some(names) = names {
             for (slot, leads_to) in &self.step.names {
                 names.set(slot, *leads_to);
             }
+        }
+        if let Some(recorder) = recorder {
+            recorder.changed(&self.step, &self.edits);
         }
         if let Some(journal) = journal {
             journal.put_down(std::mem::take(&mut self.step), std::mem::take(&mut self.edits));
