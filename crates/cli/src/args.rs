@@ -2,6 +2,7 @@
 
 mod child;
 mod cluster;
+mod crash;
 #[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
 mod lab;
 mod lock;
@@ -10,6 +11,7 @@ mod store;
 mod streams;
 
 pub(crate) use cluster::{ClusterAction, Watched};
+pub(crate) use crash::{CrashMoments, CrashTest};
 pub(crate) use lock::{DlmAction, LockCommand, WantedLock};
 pub(crate) use store::Fsck;
 pub(crate) use {child::Child, lab::LabCommand, quota::QuotaArgs};
@@ -17,6 +19,7 @@ pub(crate) use {child::Child, lab::LabCommand, quota::QuotaArgs};
 use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use crash::CRASH_TEST_EXAMPLES;
 use std::{ffi::OsString, path::PathBuf};
 use store::{INFO_EXAMPLES, KEY_EXAMPLES, MKFS_EXAMPLES};
 use streams::{DIFF_EXAMPLES, EXPORT_EXAMPLES, RECEIVE_EXAMPLES, SEND_EXAMPLES};
@@ -297,6 +300,12 @@ pub(crate) enum Command {
     /// Make calls on a mount fail, or see what a crash would leave of it: for tests of programs
     #[command(after_help = FAULT_EXAMPLES)]
     Fault(Fault),
+    /// Find what a program loses in a power failure, and which fsync is missing
+    #[command(
+        override_usage = "sluice crash-test [OPTIONS] --check CMD -- WORKLOAD...",
+        after_help = CRASH_TEST_EXAMPLES
+    )]
+    CrashTest(CrashTest),
     /// Run a command on a file system of its own
     #[command(
         override_usage = "sluice run [--ram | STORE] [-o OPT,...] -- COMMAND...",

@@ -18,6 +18,7 @@ mod cluster_place;
 #[cfg(feature = "cluster")]
 mod cluster_top;
 mod copies;
+mod crash_test;
 mod demo;
 #[cfg(feature = "cluster")]
 mod descendants;
@@ -189,6 +190,7 @@ fn perform(command: Command) -> Result<u8> {
             let options = [OsStr::new("-o"), OsStr::new(&options)];
             return run_in_mount::run_in_mount(&this_program()?, store.as_deref(), &options, &command);
         }
+        Command::CrashTest(args) => return Ok(crash_test::crash_test(&args)),
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Cluster { action } => cluster::perform(action)?,
         Command::Lock(LockCommand::Lock { request, command }) => return cluster::lock(&request, &command),

@@ -4,6 +4,7 @@ mod cluster;
 mod cluster_etcd;
 mod command_line;
 mod compression;
+mod crash_test;
 mod encryption;
 mod endings;
 mod harness;
