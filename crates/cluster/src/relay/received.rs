@@ -28,6 +28,16 @@ pub(super) enum Left {
     Flush(Arc<dyn Uplink>),
 }
 
+impl Left {
+    /// Does it, for the request `message`. Called with nothing locked.
+    pub(super) fn perform(self, message: &mut [u8]) {
+        match self {
+            Left::Serve(guest, ticket) => guest.serve(ticket, message),
+            Left::Flush(uplink) => uplink.flush(),
+        }
+    }
+}
+
 /// The outcome of a request before the server has it.
 enum Received {
     /// The kernel gets this answer, and the server does not hear of it.
@@ -63,8 +73,7 @@ impl Shared {
             }
             Received::Answered(answer) => {
                 drop(state);
-                // An error means that the request is gone.
-                let _ = self.device.send(&answer);
+                self.tell(header.opcode, &answer);
                 None
             }
             Received::Dropped => None,
@@ -174,8 +183,7 @@ impl Shared {
                 uplink.request(message);
                 drop(state);
                 if let Some(early) = early {
-                    // An error means that the request is gone.
-                    let _ = self.device.send(&early);
+                    self.tell(header.opcode, &early);
                 }
                 Some(Left::Flush(uplink))
             }
