@@ -41,26 +41,16 @@ impl WorkspacePlaces {
         format!("{}/workspaces/{number}", self.base)
     }
 
-    /// Whether the workspace `number` was made.
-    fn is_made(&self, number: u32) -> io::Result<bool> {
-        let info = Bucket::at(&self.address(number)).and_then(|bucket| bucket.info());
-        match info {
-            Ok(_) => Ok(true),
-            Err(StoreError::NotAStore) => Ok(false),
-            Err(error) => Err(io::Error::other(error)),
-        }
-    }
-
     /// The greatest number of a workspace. Stores are made in the order of their numbers, and stay: so the last one is found by halving.
     fn last(&self) -> io::Result<u32> {
         let mut beyond = 1;
-        while beyond <= NUMBER_MAX && self.is_made(beyond)? {
+        while beyond <= NUMBER_MAX && self.exists(beyond)? {
             beyond *= 2;
         }
         let (mut last, mut beyond) = (beyond / 2, beyond.min(NUMBER_MAX + 1));
         while last + 1 < beyond {
             let middle = last + (beyond - last) / 2;
-            match self.is_made(middle)? {
+            match self.exists(middle)? {
                 true => last = middle,
                 false => beyond = middle,
             }
@@ -80,6 +70,15 @@ impl WorkspacePlaces {
 }
 
 impl WorkspaceStores for WorkspacePlaces {
+    fn exists(&self, number: u32) -> io::Result<bool> {
+        let info = Bucket::at(&self.address(number)).and_then(|bucket| bucket.info());
+        match info {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotAStore) => Ok(false),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
     fn membership(&self, number: u32) -> io::Result<Arc<dyn Membership>> {
         self.cluster.workspace_membership(number)
     }

@@ -38,13 +38,13 @@ const ANSWER_MAX: usize = 256 << 10;
 const OK: &str = "ok ";
 
 /// Another node, as one that is asked.
-pub(super) struct Peer<'p> {
+pub(super) struct AskedNode<'p> {
     pub(super) address: &'p str,
     pub(super) cluster: &'p str,
     pub(super) calling: &'p Arc<ClientConfig>,
 }
 
-impl Peer<'_> {
+impl AskedNode<'_> {
     /// Its [`Status`](crate::Status).
     pub(super) fn status(&self) -> io::Result<Status> {
         Status::parse(&ask(STATUS, (self.address, self.cluster), self.calling.clone(), &[])?)

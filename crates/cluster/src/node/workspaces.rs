@@ -6,7 +6,7 @@
 //! that owner; death, fencing and takeover are those of any node, and concern the nodes that use this workspace alone. A node that
 //! leaves lets its workspaces go first.
 
-use super::connect::Peer;
+use super::connect::AskedNode;
 use super::{Joined, Node, Open, Tls};
 use crate::lock_class::NODES;
 use crate::node::trouble::Trouble;
@@ -33,6 +33,11 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Where the workspaces of a cluster have their stores.
 pub trait WorkspaceStores: Send + Sync {
+    /// Whether workspace `number` has a store.
+    ///
+    /// # Errors
+    /// If that cannot be told.
+    fn exists(&self, number: u32) -> io::Result<bool>;
     /// The members of workspace `number`.
     ///
     /// # Errors
@@ -54,13 +59,13 @@ pub trait WorkspaceStores: Send + Sync {
 #[derive(Default)]
 pub(super) struct OpenWorkspaces {
     /// How they are joined; none where there are no workspaces. *immutable*
-    by: Option<Way>,
-    state: Mutex<State>,
+    by: Option<WorkspaceMeans>,
+    state: Mutex<NodesInUse>,
     /// *atomic (stands alone)*
     is_over: AtomicBool,
 }
 
-struct Way {
+struct WorkspaceMeans {
     cluster: String,
     listen: SocketAddr,
     tls: Tls,
@@ -70,21 +75,21 @@ struct Way {
 }
 
 #[derive(Default)]
-struct State {
+struct NodesInUse {
     nodes: BTreeMap<u32, Arc<Node>>,
     joining: BTreeMap<u32, JoinHandle<()>>,
 }
 
 impl OpenWorkspaces {
     pub(super) fn new(joined: &Joined, stores: Arc<dyn WorkspaceStores>) -> Arc<OpenWorkspaces> {
-        let by = Way {
+        let by = WorkspaceMeans {
             cluster: joined.cluster.clone(),
             listen: SocketAddr::new(joined.address.ip(), 0),
             tls: joined.tls.clone(),
             stores,
             members: joined.membership.clone(),
         };
-        let state = Mutex::with_class(&NODES, State::default());
+        let state = Mutex::with_class(&NODES, NodesInUse::default());
         Arc::new(OpenWorkspaces { by: Some(by), state, is_over: AtomicBool::new(false) })
     }
 
@@ -105,7 +110,8 @@ impl OpenWorkspaces {
             let mut trouble = Trouble::default();
             let joined = loop {
                 match this.join(number) {
-                    Ok(joined) => break joined,
+                    Ok(Some(joined)) => break joined,
+                    Ok(None) => return relay.end_as_absent(),
                     Err(error) => {
                         if trouble.is_new(&error.to_string()) {
                             log::warn!("workspace {number}: its members cannot be joined: {error}");
@@ -131,12 +137,16 @@ impl OpenWorkspaces {
         }
     }
 
-    fn join(&self, number: u32) -> io::Result<Joined> {
+    /// Joins the members of workspace `number`, if that has a store.
+    fn join(&self, number: u32) -> io::Result<Option<Joined>> {
         let by = self.by.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        if !by.stores.exists(number)? {
+            return Ok(None);
+        }
         let stores = by.stores.clone();
         let open: Open = Arc::new(move |epoch| stores.open(number, epoch));
         let name = format!("{}+{number}", by.cluster);
-        Joined::join(name, by.listen, by.tls.clone(), by.stores.membership(number)?, open)
+        Joined::join(name, by.listen, by.tls.clone(), by.stores.membership(number)?, open).map(Some)
     }
 
     fn is_over(&self) -> bool {
@@ -224,7 +234,7 @@ impl OpenWorkspaces {
         stream.write_all(text.as_bytes()).map(|()| true)
     }
 
-    fn way(&self) -> io::Result<&Way> {
+    fn way(&self) -> io::Result<&WorkspaceMeans> {
         let why = "a store in a directory has no workspaces: use one in an object store (file://, s3://)";
         self.by.as_ref().ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, why))
     }
@@ -260,12 +270,12 @@ impl OpenWorkspaces {
     }
 }
 
-impl Way {
+impl WorkspaceMeans {
     /// Has the owner of workspace `number`, whichever node that is, hand it over to the node `to` of the cluster.
     fn move_to(&self, number: u32, to: NodeId) -> io::Result<()> {
         let view = self.members.view(0, Duration::ZERO)?;
         let living = || view.members.iter().filter(|(_, member)| member.is_alive);
-        let peer = |address| Peer { address, cluster: &self.cluster, calling: &self.tls.1 };
+        let peer = |address| AskedNode { address, cluster: &self.cluster, calling: &self.tls.1 };
         let target = living().find(|(node, _)| **node == to).map(|(_, member)| peer(&member.address));
         let text = || format!("there is no node {} (`sluice cluster status` shows the nodes)", to.0);
         let target = target.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, text()))?;

@@ -146,6 +146,8 @@ struct State {
     counts: RelayCounts,
     /// How often a server was attached.
     attachments: u64,
+    /// The relay has ended, and so each request fails.
+    ended: Option<Errno>,
 }
 
 struct InFlight {
@@ -388,7 +390,7 @@ impl Drop for Relay {
         }
         let control = self.0.control.lock().take();
         drop(control);
-        self.0.fail_what_waits();
+        self.0.fail_what_waits(Errno::EIO);
         self.0.announcer.end();
     }
 }
@@ -514,19 +516,20 @@ impl Shared {
         }
     }
 
-    /// The relay of a workspace ends, and the mount goes on perhaps.
-    fn fail_what_waits(&self) {
+    /// The relay of a workspace ends, and the mount goes on perhaps: what waits fails, and what comes.
+    fn fail_what_waits(&self, errno: Errno) {
         if self.workspace == 0 {
             return;
         }
         let waiting: Vec<_> = {
             let mut state = self.state.lock();
             state.server = None;
+            state.ended.get_or_insert(errno);
             let waiting = state.in_flight.drain().filter(|(_, request)| !request.is_behind);
             waiting.map(|(unique, request)| (unique, request.opcode)).collect()
         };
         waiting.into_iter().for_each(|(unique, code)| {
-            self.tell(code, Reply::new().failure(unique, Errno::EIO));
+            self.tell(code, Reply::new().failure(unique, errno));
         });
     }
 

@@ -85,6 +85,12 @@ impl Shared {
         if state.interrupts_behind(header, message) {
             return Received::Dropped;
         }
+        if let Some(errno) = state.ended {
+            let is_answered =
+                !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
+            let answer = || Received::Answered(Reply::new().failure(header.unique, errno).to_vec());
+            return if is_answered { answer() } else { Received::Dropped };
+        }
         let silent = self.flush_in_silence(state, header, message);
         let (error, changes) = {
             let mut ledger = self.ledger.lock();

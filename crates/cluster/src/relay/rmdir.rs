@@ -69,7 +69,11 @@ impl Shared {
     fn empty(&self, header: &InHeader, number: u32) -> Result<(), Errno> {
         let root = self.workspaces.root().ok_or(Errno::EIO)?;
         let there = self.workspaces.relay(&root, number)?;
-        let flags = there.flags(header)?;
+        let flags = match there.flags(header) {
+            // Somebody has made a junction to nowhere, or has deleted the store.
+            Err(_) if self.workspaces.is_absent(number) => return Ok(()),
+            flags => flags?,
+        };
         let sealed = flags | InodeFlags::IMMUTABLE.bits();
         there.set_flags(header, sealed)?;
         let emptied = there.ask(header, opcode::FSYNCDIR, ROOT_ID, &[0; FSYNC]).and_then(|_| {

@@ -24,7 +24,7 @@ use sluice_fuse::opcode;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use sluice_vfs::Errno;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -38,7 +38,7 @@ pub(crate) type FindServer = Box<dyn Fn(u32, Relay) + Send + Sync>;
 
 /// The workspaces of one mount.
 pub(super) struct Workspaces {
-    table: Mutex<Table>,
+    table: Mutex<RelayTable>,
     /// *set once*, where there may be workspaces
     find_server: OnceLock<FindServer>,
     /// The relay of the mount's root. *set once*, likewise
@@ -48,19 +48,21 @@ pub(super) struct Workspaces {
 }
 
 #[derive(Default)]
-struct Table {
+struct RelayTable {
     relays: BTreeMap<u32, Weak<Shared>>,
     /// The workspace to which a junction leads, by its own workspace and inode.
     leads: HashMap<(u32, u64), u32>,
     /// The junction of each workspace.
     places: HashMap<u32, (u32, u64)>,
+    /// Workspaces without a store, when that was looked for last.
+    absent: BTreeSet<u32>,
     /// Who waits for the answers to requests of this process.
     waiting: HashMap<u64, mpsc::Sender<Vec<u8>>>,
 }
 
 impl Default for Workspaces {
     fn default() -> Workspaces {
-        let table = Mutex::with_class(&WORKSPACES, Table::default());
+        let table = Mutex::with_class(&WORKSPACES, RelayTable::default());
         Workspaces { table, find_server: OnceLock::new(), root: OnceLock::new(), asked: AtomicU64::new(OWN) }
     }
 }
@@ -142,6 +144,11 @@ impl Workspaces {
         self.table.lock().relays.values().filter_map(Weak::upgrade).collect()
     }
 
+    /// Whether workspace `number` was found to have no store.
+    pub(super) fn is_absent(&self, number: u32) -> bool {
+        self.table.lock().absent.contains(&number)
+    }
+
     /// The relay of workspace `number` of the mount of `root`.
     ///
     /// # Errors
@@ -159,6 +166,7 @@ impl Workspaces {
             }
             let relay = root.new_relay(number).map_err(|_| Errno::ENOMEM)?;
             table.relays.insert(number, Arc::downgrade(&relay.0));
+            table.absent.remove(&number);
             relay
         };
         let shared = relay.0.clone();
@@ -182,6 +190,12 @@ impl Relay {
         // A second call has no effect.
         let _ = self.0.workspaces.root.set(Arc::downgrade(&self.0));
         let _ = self.0.workspaces.find_server.set(find_server);
+    }
+
+    /// The relay's workspace has no store: its requests fail. The next request looks again.
+    pub(crate) fn end_as_absent(self) {
+        self.0.workspaces.table.lock().absent.insert(self.0.workspace);
+        self.0.fail_what_waits(Errno::ENXIO);
     }
 
     /// The mount uses workspace `number` from here on.

@@ -348,7 +348,11 @@ fn a_workspace_that_is_moved_under_use_loses_nothing_and_fails_no_call() {
     let dir = cluster.path(0, "a");
     let words =
         |dir: &Path, to: &str| ["workspace".into(), "move".into(), dir.as_os_str().to_owned(), to.into()];
-    assert!(sluice(words(&dir, "99999")).complaint(1).contains("there is no node 99999"));
+    assert!(
+        sluice(words(&dir, "99999"))
+            .complaint(1)
+            .contains("there is no node 99999 (`sluice cluster status` shows the nodes)")
+    );
     assert!(sluice(words(cluster.nodes[0].path(), &numbers[0])).complaint(1).contains("is no workspace"));
     cluster.finish_with(&[], 1);
 }
@@ -438,6 +442,38 @@ fn a_workspace_has_snapshots_of_its_own_and_is_no_part_of_those_above() {
     sluice(quota).well();
     let much = fs::write(cluster.path(0, "a/limited/much"), vec![1; 2 << 20]);
     assert_eq!(much.expect_err("it does not fit").kind(), ErrorKind::QuotaExceeded);
+    cluster.finish_with(&[], 1);
+}
+
+#[test]
+fn a_workspace_whose_store_is_gone_or_cannot_be_opened_says_so_and_keeps_nobody() {
+    let test = "a_workspace_whose_store_is_gone_or_cannot_be_opened_says_so_and_keeps_nobody";
+    let Some(cluster) = Cluster::over(true, test, 2) else { return };
+    // A device of that number, which only root can make, that leads to no workspace.
+    let nowhere = cluster.path(0, "nowhere");
+    let device = u64::from(sluice_fuse::control::junction_to(77));
+    rustix::fs::mknodat(CWD, &nowhere, FileType::CharacterDevice, 0o700.into(), device).expect("root may");
+    for node in [0, 1] {
+        let error = fs::metadata(cluster.path(node, "nowhere")).expect_err("there is no such store");
+        assert_eq!(error.raw_os_error(), Some(6), "{error}");
+    }
+    fs::remove_dir(cluster.path(1, "nowhere")).expect("it is in nobody's way");
+    assert!(nowhere.symlink_metadata().is_err());
+    // One that cannot be opened: its calls wait, a signal ends the wait, and the others go on.
+    cluster.create(0, "broken");
+    let store = cluster.scratch.0.join("store/workspaces/1/records");
+    let aside = cluster.scratch.0.join("aside");
+    fs::rename(&store, &aside).expect("moved");
+    fs::write(&store, "in the way").expect("written");
+    let mut waiting = Command::new("ls").arg(cluster.path(1, "broken")).spawn().expect("started");
+    let shared = cluster.shared();
+    let status = || sluice(["cluster", "status", shared.to_str().expect("text")]).well();
+    eventually("it says why", || status().contains("(cannot open its store: "));
+    fs::write(cluster.path(1, "file"), "the root goes on").expect("written");
+    waiting.kill().expect("it waits");
+    waiting.wait().expect("it has ended");
+    fs::remove_file(&store).and_then(|()| fs::rename(&aside, &store)).expect("moved back");
+    eventually("it is served", || fs::write(cluster.path(1, "broken/file"), "text").is_ok());
     cluster.finish_with(&[], 1);
 }
 
