@@ -61,7 +61,7 @@ fn create(dir: &Path) -> Result<()> {
     let made = rustix::fs::mknodat(CWD, dir, FileType::CharacterDevice, Mode::RWXU, device);
     if let Err(error) = made {
         if let Some(stat) = &old {
-            // The directory as it was, as far as that is possible.
+            // The removed directory is made again, with its mode and owner.
             let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
             let made = std::fs::create_dir(dir).and_then(|()| {
                 std::os::unix::fs::chown(dir, Some(stat.st_uid), Some(stat.st_gid))?;

@@ -24,7 +24,7 @@ pub(crate) struct WorkspacePlaces {
 }
 
 impl WorkspacePlaces {
-    /// Those below `store`, which are opened as that is; none if it is no address.
+    /// The stores below `store`, opened with the same options; none for a store in a directory.
     pub(crate) fn below(
         store: &Path,
         storage: &Storage,

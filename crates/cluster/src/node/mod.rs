@@ -80,7 +80,7 @@ pub struct Config {
     pub dir: PathBuf,
     /// How.
     pub options: MountOptions,
-    /// Where workspaces have their stores, if there may be some.
+    /// The stores of workspaces; none for a cluster without workspaces.
     pub workspaces: Option<Arc<dyn WorkspaceStores>>,
 }
 

@@ -58,7 +58,7 @@ pub trait WorkspaceStores: Send + Sync {
 /// The workspaces that a node's mount uses.
 #[derive(Default)]
 pub(super) struct OpenWorkspaces {
-    /// How they are joined; none where there are no workspaces. *immutable*
+    /// The means to join a workspace; none in a cluster without workspaces. *immutable*
     by: Option<WorkspaceMeans>,
     state: Mutex<NodesInUse>,
     /// *atomic (stands alone)*
@@ -263,7 +263,7 @@ impl OpenWorkspaces {
     /// Hands `workspace`, which this node owns, over to the member `to`.
     ///
     /// # Errors
-    /// Errors of [`Node`]'s; if this node does not use it.
+    /// If this node does not own the workspace; if the store cannot be closed, or another node takes it.
     pub(super) fn hand_over(&self, workspace: u32, to: NodeId) -> io::Result<()> {
         let node = self.state.lock().nodes.get(&workspace).cloned();
         node.ok_or_else(not_the_owner)?.inner.hand_over(to)
@@ -279,7 +279,7 @@ impl WorkspaceMeans {
         let target = living().find(|(node, _)| **node == to).map(|(_, member)| peer(&member.address));
         let text = || format!("there is no node {} (`sluice cluster status` shows the nodes)", to.0);
         let target = target.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, text()))?;
-        // If nobody owns it, it does from here on.
+        // A workspace without an owner gets the target as its owner.
         let member = target.uses(number)?;
         let owns = |status: &Status| {
             status.workspaces.iter().any(|one| one.workspace == number && one.role == Role::Owner)

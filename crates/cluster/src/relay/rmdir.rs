@@ -4,9 +4,10 @@
 //! A junction is no directory to the server that has it, which refuses RMDIR with `ENOTDIR`; the kernel has seen a directory. So the relay
 //! looks, and takes the workspace out in steps of which each is whole:
 //! ```text
-//!   the root of the workspace becomes immutable       names that come later are refused
+//!   the root of the workspace is listed: some name? ── yes ── ENOTEMPTY
+//!   it becomes immutable                              names that come later are refused (EPERM until it is gone)
 //!   ... and that durable                              names that came before are there
-//!   it is listed: some name? ── yes ── as before, ENOTEMPTY
+//!   it is listed again: some name? ── yes ── as before, ENOTEMPTY
 //!   the junction is unlinked
 //! ```
 //! A crash in between leaves an immutable directory, which the next `rmdir` removes, or `chattr -i` makes what it was.
@@ -65,7 +66,7 @@ impl Shared {
         removed
     }
 
-    /// Sees that nothing is in the workspace, and that nothing can be made there.
+    /// Makes the root of the workspace immutable, and refuses a workspace with names.
     fn empty(&self, header: &InHeader, number: u32) -> Result<(), Errno> {
         let root = self.workspaces.root().ok_or(Errno::EIO)?;
         let there = self.workspaces.relay(&root, number)?;
@@ -74,17 +75,21 @@ impl Shared {
             Err(_) if self.workspaces.is_absent(number) => return Ok(()),
             flags => flags?,
         };
-        let sealed = flags | InodeFlags::IMMUTABLE.bits();
-        there.set_flags(header, sealed)?;
-        let emptied = there.ask(header, opcode::FSYNCDIR, ROOT_ID, &[0; FSYNC]).and_then(|_| {
-            let arg = ReadIn { size: LISTED, ..ReadIn::new_zeroed() };
-            let listed = there.ask(header, opcode::READDIR, ROOT_ID, arg.as_bytes())?;
-            if has_names(&listed) { Err(Errno::ENOTEMPTY) } else { Ok(()) }
-        });
+        // A caller that is refused anyway disturbs nobody.
+        there.check_empty(header)?;
+        there.set_flags(header, flags | InodeFlags::IMMUTABLE.bits())?;
+        let synced = there.ask(header, opcode::FSYNCDIR, ROOT_ID, &[0; FSYNC]);
+        let emptied = synced.and_then(|_| there.check_empty(header));
         if emptied.is_err() {
             there.set_flags(header, flags)?;
         }
         emptied
+    }
+
+    fn check_empty(&self, header: &InHeader) -> Result<(), Errno> {
+        let arg = ReadIn { size: LISTED, ..ReadIn::new_zeroed() };
+        let listed = self.ask(header, opcode::READDIR, ROOT_ID, arg.as_bytes())?;
+        if has_names(&listed) { Err(Errno::ENOTEMPTY) } else { Ok(()) }
     }
 
     fn flags(&self, header: &InHeader) -> Result<u32, Errno> {

@@ -269,7 +269,7 @@ impl Shared {
         self.workspaces.all_in_use().into_iter().find(has_it).map_or(Route::Root, Route::There)
     }
 
-    /// Where it is known what the kernel knows of a node: the relay, and the node there. None if no relay of its workspace is in use.
+    /// Where it is known what the kernel knows of a node: the relay, and the node there. No relay of an unused workspace is there.
     fn forgetting(self: &Arc<Self>, number: u32, node: u64) -> Option<(Arc<Shared>, u64)> {
         let (number, node) = match node {
             ROOT_ID if number != 0 => *self.workspaces.table.lock().places.get(&number)?,

@@ -358,6 +358,74 @@ fn a_workspace_that_is_moved_under_use_loses_nothing_and_fails_no_call() {
 }
 
 #[test]
+fn a_file_in_another_workspace_goes_on_while_the_root_has_no_owner() {
+    let test = "a_file_in_another_workspace_goes_on_while_the_root_has_no_owner";
+    let Some(cluster) = Cluster::over(true, test, 3) else { return };
+    cluster.create(0, "a");
+    let mut log = File::options().append(true).create(true).open(cluster.path(1, "a/log")).expect("made");
+    let mut of_guest = File::options().append(true).open(cluster.path(2, "a/log")).expect("it is there");
+    assert_eq!([1, 2].map(|node| cluster.role_in(node, 1)), ["owner", "guest"]);
+    cluster.signal(0, Signal::KILL);
+    // By far sooner than its lease is over.
+    for round in 0..100 {
+        let file = if round % 2 == 0 { &mut log } else { &mut of_guest };
+        writeln!(file, "{round}").and_then(|()| file.sync_all()).expect("its owner lives");
+    }
+    let lines = (0..100).map(|round| format!("{round}\n")).collect::<String>();
+    assert_eq!(fs::read_to_string(cluster.path(2, "a/log")).expect("the root has an owner again"), lines);
+    drop((log, of_guest));
+    cluster.finish_with(&[0], 1);
+}
+
+#[test]
+fn a_removal_never_takes_a_workspace_with_a_file_in_it() {
+    let test = "a_removal_never_takes_a_workspace_with_a_file_in_it";
+    let Some(cluster) = Cluster::over(true, test, 2) else { return };
+    let mut removed = 0;
+    for round in 0..6 {
+        let name = format!("w{round}");
+        cluster.create(round % 2, &name);
+        let dirs = [0, 1].map(|node| cluster.path(node, &name));
+        let made = std::thread::scope(|scope| {
+            let maker = scope.spawn(|| {
+                // Until the workspace is gone, or one file stays.
+                (0..400).find_map(|number| {
+                    let path = dirs[1].join(format!("f{number}"));
+                    match File::create_new(&path) {
+                        Ok(_) if number == 399 => Some(true),
+                        Ok(_) => {
+                            while let Err(error) = fs::remove_file(&path) {
+                                assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+                            }
+                            None
+                        }
+                        Err(error) if error.kind() == ErrorKind::NotFound => Some(false),
+                        // For the moment in which it is looked at.
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+                            None
+                        }
+                    }
+                })
+            });
+            let mut is_removed = false;
+            while !maker.is_finished() && !is_removed {
+                match fs::remove_dir(&dirs[0]) {
+                    Ok(()) => is_removed = true,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::DirectoryNotEmpty),
+                }
+            }
+            removed += usize::from(is_removed);
+            maker.join().expect("no panic")
+        });
+        let is_there = dirs[0].symlink_metadata().is_ok();
+        assert!(made != Some(true) || is_there, "round {round}: a workspace with a file was removed");
+    }
+    println!("{removed} were removed");
+    cluster.finish_with(&[], 6);
+}
+
+#[test]
 fn two_nodes_that_make_workspaces_at_once_make_two_and_a_later_mount_finds_them() {
     let test = "two_nodes_that_make_workspaces_at_once_make_two_and_a_later_mount_finds_them";
     let Some(mut cluster) = Cluster::over(true, test, 2) else { return };
