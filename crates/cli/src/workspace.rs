@@ -14,10 +14,11 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 pub(crate) fn perform(action: &WorkspaceAction) -> Result<()> {
+    // A slash at the end is none of the name.
     match action {
-        WorkspaceAction::Create { dir } => create(dir),
-        WorkspaceAction::Delete { dir } => delete(dir),
-        WorkspaceAction::Move { dir, node } => move_to(dir, *node),
+        WorkspaceAction::Create { dir } => create(dir.components().as_path()),
+        WorkspaceAction::Delete { dir } => delete(dir.components().as_path()),
+        WorkspaceAction::Move { dir, node } => move_to(dir.components().as_path(), *node),
         WorkspaceAction::List { json, dir } => list(dir, *json),
     }
 }

@@ -289,7 +289,13 @@ impl WorkspaceMeans {
         }
         let mut others = living().map(|(_, member)| peer(&member.address));
         let owner = others.find(|peer| peer.status().is_ok_and(|status| owns(&status)));
-        owner.ok_or_else(not_the_owner)?.hands_over(number, member)
+        let moved = owner.ok_or_else(not_the_owner)?.hands_over(number, member);
+        moved.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                io::Error::new(error.kind(), "the owner ended meanwhile: try again")
+            }
+            _ => error,
+        })
     }
 }
 

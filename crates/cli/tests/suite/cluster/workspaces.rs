@@ -64,7 +64,7 @@ fn a_workspace_belongs_to_the_node_that_uses_it_first_and_its_work_there_sends_n
     let test = "a_workspace_belongs_to_the_node_that_uses_it_first_and_its_work_there_sends_no_message";
     let Some(cluster) = Cluster::over(true, test, 2) else { return };
     assert_eq!([0, 1].map(|node| cluster.role(node)), ["owner", "guest"]);
-    cluster.create(0, "a");
+    cluster.create(0, "a/");
     cluster.create(0, "b");
     assert_eq!(cluster.workspaces(0), Value::Null, "making opens nothing");
     // Each uses its own first.
