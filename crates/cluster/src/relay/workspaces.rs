@@ -17,9 +17,9 @@
 use super::numbers::{Numbers, number_at, put_node, put_number, second_node};
 use super::{Device, Relay, Shared};
 use crate::lock_class::WORKSPACES;
-use sluice_fuse::internal::Reply;
 use sluice_fuse::internal::abi::{BatchForgetIn, ForgetOne, InHeader, OutHeader, ROOT_ID};
 use sluice_fuse::internal::workspace;
+use sluice_fuse::internal::{Reply, request_bytes};
 use sluice_fuse::opcode;
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::{Arc, Mutex, OnceLock, Weak, mpsc};
@@ -154,7 +154,8 @@ impl Workspaces {
     /// # Errors
     /// `ESTALE` where there are no workspaces; `EMFILE` if too many are in use; `ENOMEM` without threads.
     pub(super) fn relay(&self, root: &Shared, number: u32) -> Result<Arc<Shared>, Errno> {
-        let find_server = self.find_server.get().ok_or(Errno::ESTALE)?;
+        let is_number = (1..=workspace::NUMBER_MAX).contains(&number);
+        let find_server = self.find_server.get().filter(|_| is_number).ok_or(Errno::ESTALE)?;
         let relay = {
             let mut table = self.table.lock();
             if let Some(relay) = table.relays.get(&number).and_then(Weak::upgrade) {
@@ -299,7 +300,7 @@ impl Shared {
         let message = |(relay, ones): (Arc<Shared>, Vec<ForgetOne>)| {
             let count = BatchForgetIn { count: u32::try_from(ones.len()).unwrap_or(0), ..arg };
             let body = [count.as_bytes(), ones.as_bytes()].concat();
-            (relay, request(header, header.nodeid, &body))
+            (relay, request_bytes(*header, &[&body]))
         };
         Route::Parts(parts.into_values().map(message).collect())
     }
@@ -311,8 +312,8 @@ impl Shared {
     pub(super) fn ask(&self, like: &InHeader, code: u32, node: u64, body: &[u8]) -> Result<Vec<u8>, Errno> {
         // Relaxed: a number.
         let unique = self.workspaces.asked.fetch_add(2, Ordering::Relaxed) + 2;
-        let header = InHeader { opcode: code, unique, padding: 0, total_extlen: 0, ..*like };
-        let mut message = request(&header, node, body);
+        let header = InHeader { opcode: code, unique, nodeid: node, padding: 0, total_extlen: 0, ..*like };
+        let mut message = request_bytes(header, &[body]);
         let (waiting, answers) = mpsc::channel();
         self.workspaces.table.lock().waiting.insert(unique, waiting);
         if let Some(left) = self.received(&mut message) {
@@ -325,16 +326,146 @@ impl Shared {
 
     /// The kernel forgets one lookup of `node`, which it got by a request of this process.
     pub(super) fn forget_asked(&self, like: &InHeader, node: u64) {
-        let header = InHeader { opcode: opcode::FORGET, unique: 0, padding: 0, total_extlen: 0, ..*like };
-        let mut message = request(&header, node, &1_u64.to_ne_bytes());
+        let header = InHeader {
+            opcode: opcode::FORGET,
+            unique: 0,
+            nodeid: node,
+            padding: 0,
+            total_extlen: 0,
+            ..*like
+        };
+        let mut message = request_bytes(header, &[&1_u64.to_ne_bytes()]);
         if let Some(left) = self.received(&mut message) {
             left.perform(&mut message);
         }
     }
 }
 
-/// A request with this header, but for its node and its length.
-fn request(header: &InHeader, nodeid: u64, body: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(size_of::<InHeader>() + body.len()).unwrap_or(u32::MAX);
-    [InHeader { len, nodeid, ..*header }.as_bytes(), body].concat()
+#[cfg(test)]
+mod tests {
+    use super::super::numbers::root_of;
+    use super::*;
+    use sluice_fuse::MountOptions;
+    use zerocopy::FromZeros;
+
+    fn message(code: u32, node: u64, body: &[u8]) -> Vec<u8> {
+        super::super::message(code, node, &[body])
+    }
+
+    /// A kernel that asks for nothing.
+    struct Quiet;
+
+    impl Device for Quiet {
+        fn receive(&self, _: &mut [u8]) -> io::Result<Option<usize>> {
+            Ok(None)
+        }
+
+        fn send(&self, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn is_connected(&self) -> bool {
+            false
+        }
+    }
+
+    /// A mount whose workspaces find no servers.
+    fn mount() -> (Relay, Arc<Mutex<Vec<Relay>>>) {
+        let relay = Relay::over_kernel(Arc::new(Quiet), &MountOptions::default()).expect("threads");
+        let relays = Arc::new(Mutex::new(Vec::new()));
+        let kept = relays.clone();
+        relay.have_workspaces(Box::new(move |_, relay| kept.lock().push(relay)));
+        (relay, relays)
+    }
+
+    fn node_of(message: &[u8]) -> u64 {
+        InHeader::read_from_prefix(message).expect("a header").0.nodeid
+    }
+
+    #[test]
+    fn a_request_goes_to_the_workspace_of_its_node_and_to_none_with_nodes_of_two() {
+        let (mount, _relays) = mount();
+        let root = &mount.0;
+        let mut plain = message(opcode::GETATTR, 5, &[0; 16]);
+        assert!(matches!(root.route(&mut plain), Route::Root) && node_of(&plain) == 5);
+        let mut inside = message(opcode::GETATTR, workspace::join(3, 5), &[0; 16]);
+        let Route::There(there) = root.route(&mut inside) else { panic!("it is of a workspace") };
+        assert_eq!((there.workspace, node_of(&inside)), (3, 5));
+        for (from, to, is_refused) in [(3, 3, false), (3, 4, true), (0, 3, true), (3, 0, true), (0, 0, false)]
+        {
+            let body = [workspace::join(to, 7).to_ne_bytes().as_slice(), b"a\0b\0"].concat();
+            let mut rename = message(opcode::RENAME, workspace::join(from, 5), &body);
+            let routed = root.route(&mut rename);
+            let refused = |answer: &[u8]| {
+                OutHeader::read_from_prefix(answer).expect("one").0.error == -Errno::EXDEV.raw()
+            };
+            assert_eq!(
+                matches!(&routed, Route::Answer(answer) if refused(answer)),
+                is_refused,
+                "{from} {to}"
+            );
+            assert!(is_refused || number_at(&rename, size_of::<InHeader>()) == Some(7));
+        }
+        // Its request is under way there: a signal goes there, too.
+        let (header, _) = InHeader::read_from_prefix(&inside).expect("a header");
+        assert!(there.received(&mut inside).is_none(), "it waits for a server");
+        let mut signal = message(opcode::INTERRUPT, 0, &header.unique.to_ne_bytes());
+        assert!(matches!(root.route(&mut signal), Route::There(relay) if relay.workspace == 3));
+        let mut other = message(opcode::INTERRUPT, 0, &(header.unique + 2).to_ne_bytes());
+        assert!(matches!(root.route(&mut other), Route::Root));
+    }
+
+    #[test]
+    fn what_a_kernel_forgets_is_forgotten_where_it_was_looked_up() {
+        let (mount, _relays) = mount();
+        let root = &mount.0;
+        let forget = |node| message(opcode::FORGET, node, &1_u64.to_ne_bytes());
+        assert!(
+            matches!(root.route(&mut forget(root_of(3))), Route::Parts(parts) if parts.is_empty()),
+            "nobody looked"
+        );
+        root.workspaces.with_numbers(0, |numbers| (numbers.learn)(77, 3));
+        let mut of_root = forget(root_of(3));
+        assert!(matches!(root.route(&mut of_root), Route::Root) && node_of(&of_root) == 77);
+        let there = root.workspaces.relay(root, 3).expect("there is room");
+        let ones = [5, root_of(3), workspace::join(3, 9), workspace::join(9, 2)];
+        let ones: Vec<_> = ones.iter().flat_map(|node| [*node, 2]).flat_map(u64::to_ne_bytes).collect();
+        let body = [[4_u32, 0].map(u32::to_ne_bytes).concat(), ones].concat();
+        let Route::Parts(parts) = root.route(&mut message(opcode::BATCH_FORGET, 0, &body)) else {
+            panic!("it is of several")
+        };
+        let nodes = |message: &[u8]| {
+            let (count, rest) =
+                BatchForgetIn::read_from_prefix(&message[size_of::<InHeader>()..]).expect("one");
+            let ones =
+                rest.chunks_exact(16).map(|one| number_at(one, 0).expect("a node")).collect::<Vec<_>>();
+            assert_eq!(count.count as usize, ones.len());
+            ones
+        };
+        let parts: Vec<_> = parts.iter().map(|(relay, message)| (relay.workspace, nodes(message))).collect();
+        assert_eq!(parts, [(0, vec![5, 77]), (there.workspace, vec![9])], "workspace 9 is not in use");
+    }
+
+    #[test]
+    fn a_mount_uses_so_many_workspaces_and_one_that_ended_makes_room_and_answers_nobody_twice() {
+        let (mount, relays) = mount();
+        let root = &mount.0;
+        for number in 1..=OPEN_MAX as u32 {
+            assert!(root.workspaces.relay(root, number).is_ok());
+        }
+        let refused = |number| root.workspaces.relay(root, number).err();
+        assert_eq!(refused(OPEN_MAX as u32 + 1), Some(Errno::EMFILE));
+        assert_eq!(
+            (refused(0), refused(workspace::NUMBER_MAX + 1)),
+            (Some(Errno::ESTALE), Some(Errno::ESTALE))
+        );
+        let first = root.workspaces.in_use(1).expect("it is");
+        let relay = relays.lock().remove(0);
+        relay.end_as_absent();
+        assert!(root.workspaces.is_absent(1));
+        let asked = first.ask(&InHeader::new_zeroed(), opcode::GETATTR, ROOT_ID, &[0; 16]);
+        assert_eq!(asked, Err(Errno::ENXIO), "also what comes late");
+        drop(first);
+        assert_eq!(refused(OPEN_MAX as u32 + 1), None);
+    }
 }
