@@ -9,7 +9,7 @@ use sluice_console::failure::{Context, Failure, Result};
 use sluice_fuse::control::{Latency, ObjectRequests, ObjectStoreStat};
 use sluice_store::{Info, KeySlot, Progress, Report, StoreError, StoreKey};
 use sluice_sync::Arc;
-use sluice_vfs::{Cred, Errno, Options, SetAttr, Superblock};
+use sluice_vfs::{Options, Superblock};
 use std::path::{Path, PathBuf};
 
 /// The place at the address `store`; none if it is the path of a directory.
@@ -63,20 +63,6 @@ pub(crate) fn mkfs(
     let superblock = made.map_err(failure(store))?;
     superblock.sync().and_then(|()| superblock.close()).context(|| store.display().to_string())?;
     Ok(true)
-}
-
-/// Makes an empty file system at the address `url`, as `options` say, with this mode, owner and group of its root.
-pub(crate) fn make_empty(
-    url: &str,
-    options: Options,
-    [mode, uid, gid]: [u32; 3],
-) -> std::result::Result<(), StoreError> {
-    let made = Bucket::make(url)?.create(options.store.clone())?;
-    let superblock = Superblock::create_in(made, options)?;
-    let change = SetAttr { mode: Some(mode), uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
-    let io = |errno: Errno| StoreError::Io("make a store", errno.into());
-    superblock.root().set_attr(&Cred::root(), &change).map_err(io)?;
-    superblock.sync().and_then(|()| superblock.close()).map_err(io)
 }
 
 /// The file system in `bucket`; `looks`: opens it for reading only; `takes_over`: takes it from a process that has it. `waits`: see

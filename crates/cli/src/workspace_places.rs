@@ -1,13 +1,13 @@
 //! Places: where the workspaces of a cluster have their stores: below that of the file system, by number.
 
-use crate::bucket::{self, Bucket};
+use crate::bucket::Bucket;
 use crate::cluster;
 use crate::storage::Storage;
 use sluice_cluster::{Cluster, WorkspaceStores};
 use sluice_membership::Membership;
 use sluice_store::StoreError;
 use sluice_sync::Arc;
-use sluice_vfs::{Options, Superblock};
+use sluice_vfs::{Cred, Errno, Options, SetAttr, Superblock};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,7 @@ impl WorkspacePlaces {
 
     /// Makes the store of workspace `number`. False: another node has made it.
     fn try_make(&self, number: u32, root: [u32; 3]) -> Result<bool, StoreError> {
-        let made = bucket::make_empty(&self.address(number), self.options.clone(), root);
+        let made = make_empty(&self.address(number), self.options.clone(), root);
         match made {
             Ok(()) => Ok(true),
             Err(StoreError::Exists | StoreError::InUse(_) | StoreError::Claimed { .. }) => Ok(false),
@@ -101,4 +101,14 @@ impl WorkspaceStores for WorkspacePlaces {
             "there are no numbers left for workspaces: the store of a deleted one keeps its number",
         ))
     }
+}
+
+/// Makes an empty file system at the address `url`, as `options` say, with this mode, owner and group of its root.
+fn make_empty(url: &str, options: Options, [mode, uid, gid]: [u32; 3]) -> Result<(), StoreError> {
+    let made = Bucket::make(url)?.create(options.store.clone())?;
+    let superblock = Superblock::create_in(made, options)?;
+    let change = SetAttr { mode: Some(mode), uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    let io = |errno: Errno| StoreError::Io("make a store", errno.into());
+    superblock.root().set_attr(&Cred::root(), &change).map_err(io)?;
+    superblock.sync().and_then(|()| superblock.close()).map_err(io)
 }

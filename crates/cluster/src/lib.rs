@@ -47,7 +47,6 @@
 //! ```text
 //! cluster.role                  what the node does now; held across no I/O but attaching
 //!   cluster.takeover            how long the last takeover took; a leaf
-//! cluster.nodes                 the workspaces of a node
 //! cluster.closing               stores that are let go
 //! cluster.standing              whose locks nobody else can have had; held while the store makes that durable
 //!   cluster.seats               the owner's guests
@@ -57,6 +56,7 @@
 //!             relay.workspaces  the relays of a mount, and where their junctions are
 //!               relay.ledger    what it holds
 //!                 guest         each of a guest's own: a leaf
+//!           cluster.nodes       the workspaces of a node; a leaf
 //! cluster.notices               what a guest's kernel is being told; never held while one is dropped
 //!   cluster.link                what is queued for a connection; a leaf, taken also by a thread that has the turn to write
 //! ```
