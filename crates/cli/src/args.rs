@@ -9,11 +9,13 @@ mod lock;
 mod quota;
 mod store;
 mod streams;
+mod workspace;
 
 pub(crate) use cluster::{ClusterAction, Watched};
 pub(crate) use crash::{CrashMoments, CrashTest};
 pub(crate) use lock::{DlmAction, LockCommand, WantedLock};
 pub(crate) use store::Fsck;
+pub(crate) use workspace::WorkspaceAction;
 pub(crate) use {child::Child, lab::LabCommand, quota::QuotaArgs};
 
 use crate::key_source::KeySource;
@@ -343,6 +345,12 @@ pub(crate) enum Command {
     Cluster {
         #[command(subcommand)]
         action: ClusterAction,
+    },
+    /// Give directories of a cluster's mount a store and an owner of their own
+    #[command(after_help = workspace::WORKSPACE_EXAMPLES)]
+    Workspace {
+        #[command(subcommand)]
+        action: WorkspaceAction,
     },
     #[command(flatten)]
     Lock(LockCommand),

@@ -12,8 +12,11 @@ use crate::failures::mount_failure;
 use crate::mount_stat;
 use crate::screens::Screens;
 use crate::storage::Storage;
+use crate::workspace_places::WorkspacePlaces;
 use sluice_bucket::{Claim, process_runs};
-use sluice_cluster::{Cluster, Config, Node, Rendezvous, Status, ask_stat, ask_status};
+use sluice_cluster::{
+    Cluster, Config, Node, Rendezvous, Role, Status, WorkspaceStores, ask_stat, ask_status,
+};
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::interrupt::Interrupt;
 use sluice_console::output::Output;
@@ -26,6 +29,7 @@ use sluice_sync::Arc;
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
 use sluice_vfs::{Options, Superblock};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
@@ -108,6 +112,7 @@ impl ClusterMember {
         (waits, ready): (impl Fn(&str), impl FnOnce((u32, u32)) -> Result<()>),
     ) -> Result<(Ended, u64)> {
         let cluster = Cluster::open(&self.place)?;
+        let workspaces = WorkspacePlaces::below(store, &storage, &ram, &cluster);
         let (path, of) = (store.to_path_buf(), cluster.clone());
         let config = Config {
             cluster: cluster.name().to_string(),
@@ -119,6 +124,7 @@ impl ClusterMember {
             }),
             dir: dir.to_path_buf(),
             options,
+            workspaces: workspaces.map(|places| Arc::new(places) as Arc<dyn WorkspaceStores>),
         };
         let node = Node::start(config).map_err(|error| Failure::Failed(error.to_string()))?;
         let (shown, because) =
@@ -148,7 +154,7 @@ impl ClusterMember {
 
 /// The file system in `store`, which nodes of an earlier epoch lose. A store in a directory has no epochs: it is in the way
 /// of others while a living process has it open.
-fn open(
+pub(crate) fn open(
     (store, storage): (&Path, &Storage),
     options: Options,
     epoch: u64,
@@ -198,7 +204,7 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
     warn_of_loose_keys(keys);
     let identity = cluster.identity(keys)?;
     let view = cluster.membership()?.view(0, Duration::ZERO)?;
-    let mut text = String::new();
+    let (mut text, mut statuses) = (String::new(), Vec::new());
     if !json {
         // Writing to a String cannot fail.
         let _ = writeln!(
@@ -222,6 +228,7 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
         } else {
             Err(io::ErrorKind::TimedOut.into())
         };
+        statuses.extend(told.iter().map(|(status, _)| status.clone()));
         let _ = match (told, json) {
             (Ok((_, told)), true) => writeln!(text, "{told}"),
             (Err(_), true) => writeln!(text, "{{\"node\":{},\"role\":\"silent\"}}", node.0),
@@ -245,7 +252,32 @@ fn status(place: &Rendezvous, keys: &Path, json: bool) -> Result<()> {
             }
         };
     }
+    if !json {
+        text += &owners_of_workspaces(&statuses);
+    }
     Output::plain().give(text.as_bytes())
+}
+
+/// A line for each workspace that a node uses: its owner, and the nodes that are guests there.
+fn owners_of_workspaces(statuses: &[Status]) -> String {
+    let mut lines = BTreeMap::<u32, (Vec<String>, Vec<String>)>::new();
+    for status in statuses {
+        for workspace in &status.workspaces {
+            let (owners, others) = lines.entry(workspace.workspace).or_default();
+            match (workspace.role, &workspace.failure) {
+                (Role::Owner, _) => owners.push(status.node.to_string()),
+                (_, Some(failure)) => {
+                    others.push(format!("{} (cannot open its store: {failure})", status.node))
+                }
+                _ => others.push(status.node.to_string()),
+            }
+        }
+    }
+    let list = |nodes: Vec<String>| if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") };
+    let line = |(number, (owners, others))| {
+        format!("workspace {number}: owner {}, other nodes {}\n", list(owners), list(others))
+    };
+    lines.into_iter().map(line).collect()
 }
 
 /// Every second what each node of the cluster has done.

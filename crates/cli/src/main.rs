@@ -59,6 +59,9 @@ mod store;
 mod streams;
 mod system_log;
 mod watch;
+mod workspace;
+#[cfg(feature = "cluster")]
+mod workspace_places;
 
 use args::{Child, Command, LockCommand};
 use clap::FromArgMatches;
@@ -193,6 +196,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::CrashTest(args) => return Ok(crash_test::crash_test(&args)),
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Cluster { action } => cluster::perform(action)?,
+        Command::Workspace { action } => workspace::perform(&action)?,
         Command::Lock(LockCommand::Lock { request, command }) => return cluster::lock(&request, &command),
         Command::Lock(LockCommand::Dlm { action }) => cluster::dlm(action)?,
         Command::List { json } => list::list(json)?,

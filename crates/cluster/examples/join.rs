@@ -50,6 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         open: Arc::new(open),
         dir: dir.into(),
         options: Mount::builder(),
+        workspaces: None,
     };
     let signals = StopSignals::catch()?;
     let node = Node::start(config)?;

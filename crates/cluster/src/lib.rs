@@ -25,6 +25,9 @@
 //! members have told what their kernels hold (the *grace* period), and serves. The tree is what was durable; a request that was
 //! under way is sent again; one that was executed, as the store says, is answered and not executed again.
 //!
+//! *Workspaces.* A mount may have several file systems, each below a directory of another: then all of this is there once for each, and one
+//! thread that reads the kernel's requests gives each to the relay of its workspace. See `relay/workspaces.rs`, `node/workspaces.rs`.
+//!
 //! # Code map
 //! ```text
 //!   node         a node: what it is now, how it becomes the owner or finds it      seeking, connect, closing, trouble
@@ -37,7 +40,7 @@
 //! `fuse/src/internal.rs` lists the names of `fuse` that `guest` and `relay` use: the kernel's messages, the handler, the device.
 //!
 //! # Limits
-//! One owner executes everything: a change at another node costs a round trip, and more nodes do not make it faster. See
+//! One owner executes everything in a workspace: a change at another node costs a round trip, and more nodes do not make it faster. See
 //! `docs/cluster.md`.
 //!
 //! # Lock order
@@ -50,8 +53,10 @@
 //!     cluster.jobs              requests that wait for a worker
 //!         relay.reading         a relay's request is awaited and handed on: see `relay`
 //!           relay.state         what its kernel waits for
-//!             relay.ledger      what it holds
-//!               guest           each of a guest's own: a leaf
+//!             relay.workspaces  the relays of a mount, and where their junctions are
+//!               relay.ledger    what it holds
+//!                 guest         each of a guest's own: a leaf
+//!           cluster.nodes       the workspaces of a node; a leaf
 //! cluster.notices               what a guest's kernel is being told; never held while one is dropped
 //!   cluster.link                what is queued for a connection; a leaf, taken also by a thread that has the turn to write
 //! ```
@@ -71,11 +76,11 @@ mod status;
 mod wire;
 
 pub use guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice, Ticket};
-pub use node::{Config, LOST_CHANGES, Node, Open, ask_stat, ask_status};
+pub use node::{Config, LOST_CHANGES, Node, Open, WorkspaceStores, ask_stat, ask_status};
 pub use relay::{Device, Relay, RelayCounts, RestoredGuest, Server, Uplink};
 pub use rendezvous::Rendezvous;
 pub use setup::Cluster;
-pub use status::{Role, Status, Takeover};
+pub use status::{Role, Status, Takeover, WorkspaceStatus};
 pub use wire::{Frame, decode, encode};
 
 use sluice_sync::time::Duration;

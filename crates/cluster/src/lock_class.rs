@@ -3,6 +3,7 @@
 use sluice_sync::LockClass;
 
 pub(crate) static ROLE: LockClass = LockClass::new("cluster.role");
+pub(crate) static NODES: LockClass = LockClass::new("cluster.nodes");
 pub(crate) static TAKEOVER: LockClass = LockClass::new("cluster.takeover");
 pub(crate) static CLOSING: LockClass = LockClass::new("cluster.closing");
 pub(crate) static STANDING: LockClass = LockClass::new("cluster.standing");
@@ -16,6 +17,7 @@ pub(crate) static RELAY: LockClass = LockClass::new("relay.state");
 pub(crate) static LEDGER: LockClass = LockClass::new("relay.ledger");
 pub(crate) static ANNOUNCER: LockClass = LockClass::new("relay.announcer");
 pub(crate) static DROPPING: LockClass = LockClass::new("relay.dropping");
+pub(crate) static WORKSPACES: LockClass = LockClass::new("relay.workspaces");
 pub(crate) static CONTROL: LockClass = LockClass::new("relay.control");
 
 pub(crate) static DELEGATIONS: LockClass = LockClass::new("guest.delegations");

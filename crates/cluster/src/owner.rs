@@ -337,6 +337,12 @@ impl Owner {
         self.state.lock().seats.len()
     }
 
+    /// Tells the other nodes that the store is about to be let go, for `to`.
+    pub(crate) fn tell_of_hand_over(&self, to: NodeId) {
+        let seats: Vec<_> = self.state.lock().seats.values().cloned().collect();
+        seats.iter().for_each(|seat| seat.channel.tell_of_hand_over(to));
+    }
+
     /// The file system.
     pub(crate) fn superblock(&self) -> &Arc<Superblock> {
         self.host.superblock()

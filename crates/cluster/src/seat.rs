@@ -4,7 +4,7 @@ use crate::guest::{Guest, GuestChannel, Notice, Ticket};
 use crate::link::Link;
 use crate::lock_class::{JOBS, NOTICES};
 use crate::wire::Frame;
-use sluice_membership::now;
+use sluice_membership::{NodeId, now};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::{Builder, JoinHandle};
 use sluice_sync::{Arc, Condvar, Mutex};
@@ -64,6 +64,11 @@ impl Channel {
     pub(crate) fn new(link: Arc<Link>, valid_until: Arc<AtomicU64>) -> Arc<Channel> {
         let notices = Mutex::with_class(&NOTICES, Notices::default());
         Arc::new(Channel { link, notices, valid_until })
+    }
+
+    /// Tells the node that the owner lets the store go, for `to`.
+    pub(crate) fn tell_of_hand_over(&self, to: NodeId) {
+        self.link.send(&Frame::HandOver(to.0));
     }
 
     fn is_valid(&self) -> bool {

@@ -200,6 +200,14 @@ impl Cluster {
         self.members("locks", "+locks")
     }
 
+    /// The members of workspace `number`: the nodes whose mounts use it.
+    ///
+    /// # Errors
+    /// Errors of [`membership`](Self::membership).
+    pub fn workspace_membership(&self, number: u32) -> io::Result<Arc<dyn Membership>> {
+        self.members(&format!("workspace-{number}"), &format!("+workspace-{number}"))
+    }
+
     fn members(&self, dir_name: &str, suffix: &str) -> io::Result<Arc<dyn Membership>> {
         match &self.place {
             Rendezvous::Directory(dir) => {

@@ -41,6 +41,29 @@ pub struct Status {
     /// The last takeover by this node.
     #[serde(flatten)]
     pub takeover: Takeover,
+    /// The workspaces that its mount uses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workspaces: Vec<WorkspaceStatus>,
+}
+
+/// A workspace on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkspaceStatus {
+    /// Its number.
+    pub workspace: u32,
+    /// The node's role there.
+    pub role: Role,
+    /// Why the node could not open its store, if the node is to and waits; else left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// The epoch of its owner.
+    pub epoch: u64,
+    /// The mounts of other nodes that this node serves there.
+    pub guests: usize,
+    /// Requests of the node's kernel there, and how many of them somebody waited for the owner on another node.
+    pub requests: u64,
+    /// Of these, those that the owner got; see [`RelayCounts`].
+    pub awaited: u64,
 }
 
 /// How long the parts of a takeover took, in milliseconds, one after the other. All 0 on a node that never was an owner.

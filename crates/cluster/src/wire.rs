@@ -46,6 +46,8 @@ pub enum Frame {
     Pong(u64),
     /// To the owner: the mount is gone.
     Detach,
+    /// From the owner: it lets the store go, for the node with this number. Other nodes do not claim it for a while.
+    HandOver(u64),
 }
 
 /// Appends a frame to `out`, with its length.
@@ -74,6 +76,7 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
         Frame::Ping(time) => message(out, 6, &time.to_le_bytes()),
         Frame::Pong(time) => message(out, 7, &time.to_le_bytes()),
         Frame::Detach => message(out, 8, &[]),
+        Frame::HandOver(node) => message(out, 9, &node.to_le_bytes()),
     }
     let length = u32::try_from(out.len() - at - 4).unwrap_or(u32::MAX);
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
@@ -122,6 +125,7 @@ pub fn decode(bytes: &[u8]) -> io::Result<Frame> {
         6 => Frame::Ping(one()?),
         7 => Frame::Pong(one()?),
         8 if rest.is_empty() => Frame::Detach,
+        9 => Frame::HandOver(one()?),
         _ => return Err(ErrorKind::InvalidData.into()),
     })
 }
@@ -147,6 +151,7 @@ mod tests {
             Frame::Ping(1),
             Frame::Pong(2),
             Frame::Detach,
+            Frame::HandOver(3),
         ];
         for frame in &frames {
             let mut bytes = Vec::new();

@@ -25,6 +25,11 @@ pub mod abi {
     pub use crate::abi::*;
 }
 
+/// Several file systems in one mount.
+pub mod workspace {
+    pub use crate::workspace::{NUMBER_MAX, join, junction, of_junction, split};
+}
+
 /// Mounting and unmounting.
 pub mod mount {
     pub use crate::mount::{check_checks, mount, mountpoint, unmount_everywhere};
@@ -32,6 +37,7 @@ pub mod mount {
 
 /// The socket for questions about a mount.
 pub mod control {
+    pub use crate::control::order::read_line;
     pub use crate::control::server::{IsThere, Respond, Server, respond};
     pub use crate::control::stat::{of_file_system, of_mount, to_json};
 }

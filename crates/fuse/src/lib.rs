@@ -68,6 +68,7 @@ mod reply;
 mod request;
 mod session;
 mod transport;
+mod workspace;
 
 pub mod control;
 #[doc(hidden)]
@@ -79,6 +80,7 @@ pub use mount::{Ended, Users, device_of_source, is_mounted_for, is_within, sourc
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, StorageStat, Transport};
 pub use remount::{is_of_remount, remount_at};
 pub use session::{Mount, StopSignals};
+pub use workspace::NUMBER_MAX as WORKSPACES_MAX;
 
 /// The program in the crate's README.
 #[cfg(doctest)]

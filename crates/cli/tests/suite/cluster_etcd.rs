@@ -246,3 +246,29 @@ fn what_is_wrong_with_a_cluster_at_an_etcd_is_said_in_a_line() {
     assert!(identity.join("node.key").exists() && !identity.join("ca.key").exists());
     assert!(sluice(["cluster", "status", &place, "--identity", text(&identity)]).well().contains("test-"));
 }
+
+#[test]
+fn workspaces_whose_members_meet_at_an_etcd_are_owned_moved_and_taken_over() {
+    let test = "workspaces_whose_members_meet_at_an_etcd_are_owned_moved_and_taken_over";
+    let Some(cluster) = Cluster::new(test, 3, 1) else { return };
+    let path = cluster.path(0, "a");
+    sluice(["workspace".as_ref(), "create".as_ref(), path.as_os_str()]).well();
+    // The second is the first that uses it.
+    let mut kept = File::options().append(true).create(true).open(cluster.path(1, "a/kept")).expect("made");
+    kept.write_all(b"one\n").and_then(|()| kept.sync_all()).expect("durable");
+    assert_eq!(fs::read_to_string(cluster.path(2, "a/kept")).expect("read"), "one\n");
+    let status = || sluice(["cluster", "status", "--identity", &cluster.keys(), &cluster.place]).well();
+    let numbers: Vec<_> = (0..3).map(|node| cluster.stat(node, "node")).collect();
+    let is_owned_by = |node: usize| status().contains(&format!("workspace 1: owner {},", numbers[node]));
+    assert!(is_owned_by(1), "{}", status());
+    let words = ["workspace".into(), "move".into(), path.clone().into_os_string(), numbers[2].clone().into()];
+    sluice(words).well();
+    assert!(is_owned_by(2), "{}", status());
+    kept.write_all(b"two\n").and_then(|()| kept.sync_all()).expect("durable");
+    kill(cluster.nodes[2].server_pid());
+    kept.write_all(b"three\n").expect("another has taken over");
+    assert!(is_owned_by(1) || is_owned_by(0), "{}", status());
+    assert_eq!(fs::read_to_string(cluster.path(0, "a/kept")).expect("read"), "one\ntwo\nthree\n");
+    drop(kept);
+    cluster.finish(&[2]);
+}

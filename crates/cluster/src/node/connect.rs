@@ -6,6 +6,7 @@ use crate::guest::Lost;
 use crate::link::Link;
 use crate::owner::Owner;
 use crate::relay::{Server, Uplink};
+use crate::status::Status;
 use crate::wire::Frame;
 use rustls::{ClientConfig, ServerConfig};
 use sluice_membership::{Hello, Identity, NodeId, Owner as Owned, Secure, now};
@@ -21,13 +22,50 @@ const CALL_PATIENCE: Duration = Duration::from_secs(1);
 /// So many leases a node waits until the owner has taken it in.
 const ATTACHING: u32 = 8;
 /// The protocol and its version.
-const PROTOCOL: [u8; 8] = *b"slucfsc4";
+const PROTOCOL: [u8; 8] = *b"slucfsc5";
 /// The protocol of a question for the status, ...
 const STATUS: [u8; 8] = *b"slucfss1";
 /// ... and for the complete statistics of the node's mount.
 const STAT: [u8; 8] = *b"slucfst1";
+/// The protocol of a request to use a workspace, ...
+const USE: [u8; 8] = *b"slucfsu1";
+/// ... and of one to hand it over to the node that has a number among its members.
+const HAND_OVER: [u8; 8] = *b"slucfsh1";
 /// The longest answer: longer than what is told of a mount, with a count in each bucket of each kind of request.
 const ANSWER_MAX: usize = 256 << 10;
+
+/// The beginning of an answer that is no error.
+const OK: &str = "ok ";
+
+/// Another node, as one that is asked.
+pub(super) struct AskedNode<'p> {
+    pub(super) address: &'p str,
+    pub(super) cluster: &'p str,
+    pub(super) calling: &'p Arc<ClientConfig>,
+}
+
+impl AskedNode<'_> {
+    /// Its [`Status`](crate::Status).
+    pub(super) fn status(&self) -> io::Result<Status> {
+        Status::parse(&ask(STATUS, (self.address, self.cluster), self.calling.clone(), &[])?)
+    }
+
+    /// Has its mount use `workspace`; its number among the members of that.
+    pub(super) fn uses(&self, workspace: u32) -> io::Result<NodeId> {
+        self.number(USE, &[workspace.into()]).map(NodeId)
+    }
+
+    /// Has it, the owner of `workspace`, hand that over to member `to`.
+    pub(super) fn hands_over(&self, workspace: u32, to: NodeId) -> io::Result<()> {
+        self.number(HAND_OVER, &[workspace.into(), to.0]).map(drop)
+    }
+
+    fn number(&self, question: [u8; 8], numbers: &[u64]) -> io::Result<u64> {
+        let told = ask(question, (self.address, self.cluster), self.calling.clone(), numbers)?;
+        let number = told.strip_prefix(OK).and_then(|number| number.parse().ok());
+        number.ok_or_else(|| io::Error::other(told))
+    }
+}
 
 /// A connection to the owner.
 pub(super) struct Uplinked {
@@ -53,7 +91,7 @@ impl Uplink for Uplinked {
 /// # Errors
 /// If the node cannot be reached, or belongs to another cluster.
 pub fn ask_status(address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
-    ask(STATUS, address, cluster, identity)
+    ask(STATUS, (address, cluster), identity.configurations()?.1, &[])
 }
 
 /// Asks the node at `address` for the statistics of its mount, as [`Relay::stat`](crate::Relay::stat) gives them.
@@ -61,15 +99,26 @@ pub fn ask_status(address: &str, cluster: &str, identity: &Identity) -> io::Resu
 /// # Errors
 /// Errors of [`ask_status`].
 pub fn ask_stat(address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
-    ask(STAT, address, cluster, identity)
+    ask(STAT, (address, cluster), identity.configurations()?.1, &[])
 }
 
-fn ask(question: [u8; 8], address: &str, cluster: &str, identity: &Identity) -> io::Result<String> {
+/// What the node at `address`, of the cluster with this name, answers to a `question` with these numbers.
+fn ask(
+    question: [u8; 8],
+    (address, cluster): (&str, &str),
+    calling: Arc<ClientConfig>,
+    numbers: &[u64],
+) -> io::Result<String> {
     let address: SocketAddr = address.parse().map_err(io::Error::other)?;
     let tcp = TcpStream::connect_timeout(&address, CALL_PATIENCE)?;
-    let secure = Secure::call(tcp, identity.configurations()?.1)?;
+    let secure = Secure::call(tcp, calling)?;
     let hello = Hello { protocol: question, cluster: cluster.to_string(), from: NodeId(0), to: NodeId(0) };
     hello.say(&secure)?;
+    if !numbers.is_empty() {
+        secure.write_all(&numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>())?;
+        // It may have to bring everything to the store first.
+        secure.settled()?;
+    }
     let mut length = [0; 4];
     secure.read_exact(&mut length)?;
     let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
@@ -169,6 +218,7 @@ impl Inner {
                     let link = up.link.clone();
                     self.relay.announce(&bytes, move || link.send(&Frame::Noticed(number)));
                 }
+                Frame::HandOver(node) => self.hold_back(NodeId(node)),
                 Frame::Pong(time) => {
                     // Relaxed: see the fields.
                     up.until.fetch_max(time.saturating_add(lease), Ordering::Relaxed);
@@ -211,6 +261,10 @@ impl Inner {
             secure.write_all(&[length.to_le_bytes().as_slice(), text.as_bytes()].concat())?;
             return Err(io::ErrorKind::Interrupted.into());
         }
+        if matches!(hello.protocol, USE | HAND_OVER) && hello.cluster == self.cluster {
+            self.answer_about_workspace(hello.protocol, &secure)?;
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         if hello.protocol != PROTOCOL || hello.cluster != self.cluster || hello.to != self.id() {
             return Err(refused());
         }
@@ -226,8 +280,24 @@ impl Inner {
         Ok((hello.from, owner, Link::start(secure)?))
     }
 
+    /// Reads the rest of a question about a workspace, and answers it.
+    fn answer_about_workspace(&self, question: [u8; 8], secure: &Secure) -> io::Result<()> {
+        let number = || {
+            let mut bytes = [0; 8];
+            secure.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
+        };
+        let workspace = u32::try_from(number()?).unwrap_or(u32::MAX);
+        let told = match question {
+            USE => self.workspaces.use_one(&self.relay, workspace).map(|node| node.0),
+            _ => self.workspaces.hand_over(workspace, NodeId(number()?)).map(|()| 0),
+        };
+        let text = told.map_or_else(|error| error.to_string(), |number| format!("{OK}{number}"));
+        let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+        secure.write_all(&[length.to_le_bytes().as_slice(), text.as_bytes()].concat())
+    }
+
     /// Whether the membership knows a living member that is not in the last view.
-    fn knows(&self, node: NodeId) -> bool {
+    pub(super) fn knows(&self, node: NodeId) -> bool {
         self.membership.view(0, Duration::ZERO).is_ok_and(|view| view.is_alive(node))
     }
 }

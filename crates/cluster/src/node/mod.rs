@@ -20,6 +20,7 @@ mod closing;
 mod connect;
 mod seeking;
 mod trouble;
+mod workspaces;
 
 use crate::lock_class::{CLOSING, ROLE, TAKEOVER};
 use crate::owner::Owner;
@@ -28,11 +29,13 @@ use crate::wire::Frame;
 use closing::Closing;
 use connect::Uplinked;
 use trouble::Trouble;
+use workspaces::OpenWorkspaces;
+pub use workspaces::WorkspaceStores;
 
 use crate::guest::Holdings;
 use crate::relay::Relay;
 pub use connect::{ask_stat, ask_status};
-use rustls::ClientConfig;
+use rustls::{ClientConfig, ServerConfig};
 use sluice_fuse::{Ended, MountError, MountOptions, StopSignals};
 use sluice_membership::{Identity, Membership, NodeId, Owner as Owned, View, now};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,6 +80,8 @@ pub struct Config {
     pub dir: PathBuf,
     /// How.
     pub options: MountOptions,
+    /// The stores of workspaces; none for a cluster without workspaces.
+    pub workspaces: Option<Arc<dyn WorkspaceStores>>,
 }
 
 /// A member of a cluster, with its mount. Dropping it leaves the cluster and unmounts.
@@ -116,6 +121,23 @@ struct Inner {
     closing: Mutex<Vec<Closing>>,
     /// Something was lost with a store that this node lost, changes of its own kernel perhaps. *atomic (stands alone)*
     has_lost: AtomicBool,
+    /// The workspaces that its mount uses.
+    workspaces: Arc<OpenWorkspaces>,
+}
+
+/// Both sides of a connection, as the identity of the node has it.
+type Tls = (Arc<ServerConfig>, Arc<ClientConfig>);
+
+/// A node that has joined, and has no mount yet.
+struct Joined {
+    cluster: String,
+    membership: Arc<dyn Membership>,
+    open: Open,
+    tls: Tls,
+    listener: TcpListener,
+    address: SocketAddr,
+    id: NodeId,
+    valid_until: u64,
 }
 
 /// The current state of a node.
@@ -130,6 +152,10 @@ struct At {
     /// The epoch of the last server.
     epoch: u64,
     view: View,
+    /// The epoch in which this node was the owner and has handed the store over, or does so.
+    handed_over: u64,
+    /// Until then the store is another node's to claim.
+    held_back_until: u64,
 }
 
 impl Node {
@@ -148,18 +174,27 @@ impl Node {
     /// If the membership or the address cannot be used.
     #[doc(hidden)]
     pub fn start_over(config: Config, relay: Relay) -> io::Result<Node> {
-        let (answering, calling) = config.identity.configurations()?;
-        let listener = TcpListener::bind(config.listen)?;
-        let address = listener.local_addr()?;
+        let Config { cluster, listen, identity, membership, open, workspaces, .. } = config;
+        let joined = Joined::join(cluster, listen, identity.configurations()?, membership, open)?;
+        let workspaces = workspaces.map(|stores| OpenWorkspaces::new(&joined, stores));
+        if let Some(workspaces) = &workspaces {
+            workspaces.serve(&relay);
+        }
+        Node::start_joined(joined, relay, workspaces.unwrap_or_default())
+    }
+
+    fn start_joined(joined: Joined, relay: Relay, workspaces: Arc<OpenWorkspaces>) -> io::Result<Node> {
+        let Joined { cluster, membership, open, tls, listener, address, id, valid_until } = joined;
+        let (answering, calling) = tls;
         let inner = Arc::new(Inner {
-            cluster: config.cluster,
-            membership: config.membership,
-            open: config.open,
+            cluster,
+            membership,
+            open,
             address,
             relay,
             mount: RandomState::new().hash_one(address),
-            id: AtomicU64::new(0),
-            valid_until: Arc::new(AtomicU64::new(0)),
+            id: AtomicU64::new(id.0),
+            valid_until: Arc::new(AtomicU64::new(valid_until)),
             contact: AtomicU64::new(0),
             role: Mutex::with_class(&ROLE, At::default()),
             is_leaving: AtomicBool::new(false),
@@ -169,15 +204,17 @@ impl Node {
             failure: Mutex::with_class(&ROLE, Trouble::default()),
             closing: Mutex::with_class(&CLOSING, Vec::new()),
             has_lost: AtomicBool::new(false),
+            workspaces,
         });
         let told = Arc::downgrade(&inner);
-        inner.relay.answer_questions(move || {
-            told.upgrade().map_or_else(|| "{}".into(), |inner| inner.status().to_json())
-        });
+        let orders = inner.workspaces.clone();
+        inner.relay.answer_questions(
+            move || told.upgrade().map_or_else(|| "{}".into(), |inner| inner.status().to_json()),
+            move |question, stream| orders.obey(question, stream),
+        );
         let listener = Arc::new(listener);
         let mut node =
             Node { inner: inner.clone(), keeper: None, threads: Vec::new(), listener: listener.clone() };
-        inner.join()?;
         let keeper = Builder::new().name("cluster-keeper".into());
         let this = inner.clone();
         node.keeper = Some(keeper.spawn(move || this.keep(&calling))?);
@@ -254,6 +291,11 @@ impl Node {
         if self.keeper.is_none() && self.threads.is_empty() {
             return Ok(());
         }
+        let left = self.inner.workspaces.leave();
+        self.end_own().and(left)
+    }
+
+    fn end_own(&mut self) -> io::Result<()> {
         let inner = &self.inner;
         // While it has the server that it had last.
         let has_lost_changes = inner.relay.has_lost_changes();
@@ -276,7 +318,7 @@ impl Node {
             link.link.close();
         }
         inner.await_opening();
-        let closed = inner.stop_owning(false).and_then(|()| inner.await_closing());
+        let closed = inner.stop_owning(false, false).and_then(|()| inner.await_closing());
         // Relaxed: each thread ends when it sees it. The lease was renewed until the store was closed.
         inner.is_over.store(true, Ordering::Relaxed);
         // The listener waits for a call, which an address that is gone would never get.
@@ -294,6 +336,28 @@ impl Node {
             true => Err(io::Error::other(LOST_CHANGES)),
             false => Ok(()),
         }
+    }
+}
+
+/// How much of a lease of this length is used, in nanoseconds.
+fn usable(ttl: Duration) -> u64 {
+    nanoseconds(ttl - ttl / MARGIN)
+}
+
+impl Joined {
+    fn join(
+        cluster: String,
+        listen: SocketAddr,
+        tls: Tls,
+        membership: Arc<dyn Membership>,
+        open: Open,
+    ) -> io::Result<Joined> {
+        let listener = TcpListener::bind(listen)?;
+        let address = listener.local_addr()?;
+        let sent_at = now();
+        let id = membership.join(&address.to_string())?;
+        let valid_until = sent_at + usable(membership.ttl());
+        Ok(Joined { cluster, membership, open, tls, listener, address, id, valid_until })
     }
 }
 
@@ -325,10 +389,10 @@ impl Inner {
     }
 
     fn usable(&self) -> u64 {
-        let ttl = self.membership.ttl();
-        nanoseconds(ttl - ttl / MARGIN)
+        usable(self.membership.ttl())
     }
 
+    /// Joins again.
     fn join(&self) -> io::Result<()> {
         let sent_at = now();
         let id = self.membership.join(&self.address.to_string())?;
@@ -480,6 +544,8 @@ impl Inner {
     fn status(&self) -> Status {
         let mut counts = self.relay.counts();
         let failure = self.failure.lock().reason.clone();
+        // Each has a role of its own.
+        let workspaces = self.workspaces.status();
         let role = self.role.lock();
         let living = role.view.living_owner(SHARD);
         counts.dirty_bytes +=
@@ -500,6 +566,7 @@ impl Inner {
             guests: role.owner.as_ref().map_or(0, |owner| owner.seats()),
             counts,
             takeover: *self.takeover.lock(),
+            workspaces,
         }
     }
 }

@@ -43,13 +43,14 @@ impl Inner {
                 }
                 Ok(())
             }
+            (Some(owner), None) if owner.node == self.id() && self.hands_over(owner.epoch) => Ok(()),
             (Some(owner), None) if owner.node == self.id() => self.own_apart(owner),
             (Some(owner), None) => {
                 let address = view.members.get(&owner.node).map(|member| member.address.clone());
                 let address = address.ok_or(io::ErrorKind::NotFound)?;
                 self.call_apart(owner, address, calling)
             }
-            (None, None) if self.is_member() && !self.has_failed_to_own() => {
+            (None, None) if self.is_member() && !self.has_failed_to_own() && !self.is_held_back() => {
                 let epoch = last.map_or(0, |owner| owner.epoch);
                 self.membership.claim(self.id(), SHARD, epoch).map(drop)
             }

@@ -141,6 +141,11 @@ impl Ledger {
         None
     }
 
+    /// A ledger for the same kernel, which holds nothing yet of another server.
+    pub(super) fn of_same_kernel(&self) -> Ledger {
+        Ledger { init: self.init.clone(), ..Ledger::default() }
+    }
+
     /// Whether a FLUSH, which is about to be [asked](Self::asked), ends no lock, so that the server need not know of it yet.
     pub(super) fn flush_in_silence(&mut self, nodeid: u64, arg: &FlushIn) -> bool {
         let flushed = self.flushed.get(&arg.fh);

@@ -37,12 +37,15 @@ mod ledger;
 mod lock_cache;
 mod near;
 mod notices;
+mod numbers;
 mod old_reads;
 mod overdue;
 mod received;
+mod rmdir;
 mod stat;
 #[cfg(test)]
 mod tests;
+mod workspaces;
 
 use crate::guest::{Guest, Holdings, Lost, cover_recalled, recalled};
 use crate::lock_class::{CONTROL, LEDGER, READING, RELAY};
@@ -58,18 +61,20 @@ use near::Reader;
 pub use near::RestoredGuest;
 use notices::{inval_entry_dir, inval_inode_arg, split};
 use sluice_fuse::internal::abi::OutHeader;
-use sluice_fuse::internal::{Counters, Crew, DevFuse, HEADROOM, control, mount};
+use sluice_fuse::internal::{Counters, Crew, DevFuse, HEADROOM, Reply, control, mount};
 use sluice_fuse::{Ended, MountError, MountOptions, StopSignals, StorageStat, opcode};
 use sluice_sync::atomic::AtomicBool;
 use sluice_sync::thread::Builder;
 use sluice_sync::time::Instant;
-use sluice_sync::{Arc, Condvar, Mutex};
+use sluice_sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use sluice_vfs::Errno;
 pub use stat::RelayCounts;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 #[cfg(test)]
 pub(crate) use tests::message;
+use workspaces::{NumberedDevice, Workspaces};
 use zerocopy::FromBytes;
 
 /// Where a relay's requests go.
@@ -97,6 +102,11 @@ struct Shared {
     dir: PathBuf,
     /// *immutable*
     number: (u32, u32),
+    /// The number of the file system among those of the mount; 0 for that of the mount's root. *immutable*
+    workspace: u32,
+    workspaces: Arc<Workspaces>,
+    /// Itself. *set once*
+    own: OnceLock<Weak<Shared>>,
     device: Arc<dyn Device>,
     /// Held by the thread that reads the device.
     reading: Mutex<()>,
@@ -136,6 +146,8 @@ struct State {
     counts: RelayCounts,
     /// How often a server was attached.
     attachments: u64,
+    /// The relay has ended, and so each request fails.
+    ended: Option<Errno>,
 }
 
 struct InFlight {
@@ -181,43 +193,43 @@ impl Relay {
         options: &MountOptions,
     ) -> Result<Relay, MountError> {
         let buffer_len = options.max_write as usize + HEADROOM;
-        let ledger = Arc::new(Mutex::with_class(&LEDGER, Ledger::default()));
-        let announcer = Announcer::new(device.clone(), ledger.clone());
         let crew = Arc::new(Crew::new(options.thread_count()));
         let threads = crew.workers();
-        let state = State { threads, ..State::default() };
-        let relay = Relay(Arc::new(Shared {
+        let workspaces: Arc<Workspaces> = Arc::default();
+        let device = Arc::new(NumberedDevice { device, number: 0, workspaces: workspaces.clone() });
+        let relay = Relay::new(Shared {
             dir,
             number,
-            device,
-            reading: Mutex::with_class(&READING, ()),
-            is_reading: AtomicBool::new(false),
-            state: Mutex::with_class(&RELAY, state),
-            ended: Condvar::new(),
-            ledger,
-            announcer,
-            counters: Counters::default(),
+            workspace: 0,
+            workspaces,
             is_synchronous: options.synchronous,
             updates_atime: [options.updates_atime(), options.updates_dir_atime()],
             storage_stat: options.storage_stat.clone(),
-            control: Mutex::with_class(&CONTROL, None),
-        }));
-        // From here on, whatever fails, dropping `relay` unmounts.
-        let unstarted = |error| MountError::System("start a thread", error);
-        let of = Arc::downgrade(&relay.0);
-        let is_held = move |notices: &[u8], is_stuck| {
-            of.upgrade().is_none_or(|shared| shared.is_held(notices, is_stuck))
-        };
-        // Nobody else sets it.
-        let _ = relay.0.announcer.is_held.set(Box::new(is_held));
-        relay.0.announcer.start().map_err(unstarted)?;
+            ..Shared::over(device, threads)
+        })?;
         // All are counted already: readers that cannot be started are uncounted as they are dropped.
         let readers: Vec<_> = (0..threads).map(|_| Reader(relay.0.clone(), crew.clone())).collect();
         let own_session = options.own_session;
         for (number, reader) in readers.into_iter().enumerate() {
             let thread = Builder::new().name(format!("sluice-fuse-{number}"));
-            thread.spawn(move || reader.run(buffer_len, own_session)).map_err(unstarted)?;
+            thread
+                .spawn(move || reader.run(buffer_len, own_session))
+                .map_err(|error| MountError::System("start a thread", error))?;
         }
+        Ok(relay)
+    }
+
+    /// A relay with its announcer. From here on, whatever fails, dropping it unmounts.
+    fn new(shared: Shared) -> Result<Relay, MountError> {
+        let relay = Relay(Arc::new(shared));
+        let of = Arc::downgrade(&relay.0);
+        // Nobody else sets these.
+        let _ = relay.0.own.set(of.clone());
+        let is_held = move |notices: &[u8], is_stuck| {
+            of.upgrade().is_none_or(|shared| shared.is_held(notices, is_stuck))
+        };
+        let _ = relay.0.announcer.is_held.set(Box::new(is_held));
+        relay.0.announcer.start().map_err(|error| MountError::System("start a thread", error))?;
         Ok(relay)
     }
 
@@ -378,11 +390,56 @@ impl Drop for Relay {
         }
         let control = self.0.control.lock().take();
         drop(control);
+        self.0.fail_what_waits(Errno::EIO);
         self.0.announcer.end();
     }
 }
 
 impl Shared {
+    /// The parts of a relay over `device`, which `threads` read.
+    fn over(device: Arc<dyn Device>, threads: usize) -> Shared {
+        let ledger = Arc::new(Mutex::with_class(&LEDGER, Ledger::default()));
+        let announcer = Announcer::new(device.clone(), ledger.clone());
+        Shared {
+            dir: PathBuf::new(),
+            number: device::NO_MOUNT,
+            workspace: 0,
+            workspaces: Arc::default(),
+            own: OnceLock::new(),
+            device,
+            reading: Mutex::with_class(&READING, ()),
+            is_reading: AtomicBool::new(false),
+            state: Mutex::with_class(&RELAY, State { threads, ..State::default() }),
+            ended: Condvar::new(),
+            ledger,
+            announcer,
+            counters: Counters::default(),
+            is_synchronous: false,
+            updates_atime: [true; 2],
+            storage_stat: None,
+            control: Mutex::with_class(&CONTROL, None),
+        }
+    }
+
+    /// A relay of this mount for workspace `workspace`, whose kernel is known and has nothing of it.
+    ///
+    /// # Errors
+    /// Without threads.
+    fn new_relay(&self, workspace: u32) -> Result<Relay, MountError> {
+        let (device, workspaces) = (self.device.clone(), self.workspaces.clone());
+        let device = NumberedDevice { device, number: workspace, workspaces: workspaces.clone() };
+        let parts = Shared::over(Arc::new(device), 0);
+        let ledger = self.ledger.lock().of_same_kernel();
+        *parts.ledger.lock() = ledger;
+        Relay::new(Shared {
+            workspace,
+            workspaces,
+            is_synchronous: self.is_synchronous,
+            updates_atime: self.updates_atime,
+            ..parts
+        })
+    }
+
     fn announce(&self, notifications: &[u8], done: Done) {
         if let Some((nodeid, serial)) = recalled(notifications) {
             self.recall(nodeid, serial);
@@ -416,7 +473,7 @@ impl Shared {
         let Ok((out, _)) = OutHeader::read_from_prefix(answer) else { return };
         let corrected;
         let mut answer = answer;
-        let for_kernel = {
+        let (request, for_kernel) = {
             let mut state = self.state.lock();
             if attachment != state.attachment || state.server.is_none() {
                 return;
@@ -432,7 +489,7 @@ impl Shared {
                 self.end_behind(&mut state, &request, error_of(&request.message, answer));
                 return self.settle_behind(state);
             }
-            if let Some(failure) = self.take_failure(&request, &out) {
+            let for_kernel = if let Some(failure) = self.take_failure(&request, &out) {
                 Some(failure)
             } else {
                 {
@@ -446,14 +503,34 @@ impl Shared {
                 answer = corrected.as_deref().unwrap_or(answer);
                 let learnt = self.learn(&mut state, &request, answer);
                 learnt.or_else(|| self.take_delegation(&mut state, &request, answer))
-            }
+            };
+            (request, for_kernel)
         };
-        // An error means that the request was aborted or the mount is gone.
-        let _ = self.device.send(for_kernel.as_deref().unwrap_or(answer));
+        match &for_kernel {
+            None if self.may_remove_workspace(&request.message, &out) => {}
+            _ => self.tell(request.opcode, for_kernel.as_deref().unwrap_or(answer)),
+        }
         if for_kernel.is_some() {
             // Locks may have been given back.
             self.flush();
         }
+    }
+
+    /// The relay of a workspace ends, and the mount goes on perhaps: what waits fails, and what comes.
+    fn fail_what_waits(&self, errno: Errno) {
+        if self.workspace == 0 {
+            return;
+        }
+        let waiting: Vec<_> = {
+            let mut state = self.state.lock();
+            state.server = None;
+            state.ended.get_or_insert(errno);
+            let waiting = state.in_flight.drain().filter(|(_, request)| !request.is_behind);
+            waiting.map(|(unique, request)| (unique, request.opcode)).collect()
+        };
+        waiting.into_iter().for_each(|(unique, code)| {
+            self.tell(code, Reply::new().failure(unique, errno));
+        });
     }
 
     /// Sends what is queued for a server elsewhere.

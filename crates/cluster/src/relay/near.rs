@@ -1,6 +1,7 @@
 //! Near: the threads that read the device, and serve what a guest of this process is to be asked; and the way back from that guest.
 
 use super::received::Left;
+use super::workspaces::Route;
 use super::{Relay, Server, Shared};
 use crate::guest::{Guest, GuestChannel, Holdings, Host, Lost, Notice};
 use sluice_fuse::internal::abi::InHeader;
@@ -47,14 +48,28 @@ impl Reader {
             if !member.is_to_read() {
                 member.await_turn();
             }
-            let (len, work) = {
+            let (len, mut parts, work) = {
                 let _reading = shared.reading.lock();
                 // Relaxed, here and below: a guess.
                 shared.is_reading.store(true, Ordering::Relaxed);
                 let received = shared.device.receive(&mut buffer);
                 shared.is_reading.store(false, Ordering::Relaxed);
                 match received {
-                    Ok(Some(len)) => (len, shared.received(&mut buffer[..len])),
+                    Ok(Some(len)) => match shared.route(&mut buffer[..len]) {
+                        Route::Root => (len, Vec::new(), shared.received(&mut buffer[..len])),
+                        Route::There(relay) => (len, Vec::new(), relay.received(&mut buffer[..len])),
+                        Route::Parts(parts) => {
+                            let received = |(relay, mut message): (Arc<Shared>, Vec<u8>)| {
+                                relay.received(&mut message).map(|left| (left, message))
+                            };
+                            (len, parts.into_iter().filter_map(received).collect(), None)
+                        }
+                        Route::Answer(answer) => {
+                            // An error means that the request is gone.
+                            let _ = shared.device.send(&answer);
+                            (len, Vec::new(), None)
+                        }
+                    },
                     Ok(None) => return,
                     Err(error) => {
                         log::error!("receiving requests failed, a worker ends: {error}");
@@ -63,10 +78,11 @@ impl Reader {
                 }
             };
             let client = InHeader::read_from_prefix(&buffer[..len]).map_or(0, |(header, _)| header.pid);
-            member.during(client, || match work {
-                Some(Left::Serve(guest, ticket)) => guest.serve(ticket, &mut buffer[..len]),
-                Some(Left::Flush(uplink)) => uplink.flush(),
-                None => {}
+            member.during(client, || {
+                if let Some(left) = work {
+                    left.perform(&mut buffer[..len]);
+                }
+                parts.drain(..).for_each(|(left, mut message): (Left, Vec<u8>)| left.perform(&mut message));
             });
         }
     }

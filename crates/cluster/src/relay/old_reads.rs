@@ -38,9 +38,14 @@ impl Shared {
         let page = rustix::param::page_size() as i64;
         let is_one_page =
             || split(notices).filter_map(inval_inode_arg).all(|arg| arg.off % page == 0 && arg.len == page);
+        self.state.lock().is_held(notices) || is_stuck && is_one_page() && !self.is_device_read()
+    }
+
+    /// Whether a thread awaits a request of the mount.
+    fn is_device_read(&self) -> bool {
+        let root = self.workspaces.root().filter(|_| self.workspace != 0);
         // Relaxed: a guess.
-        self.state.lock().is_held(notices)
-            || is_stuck && is_one_page() && !self.is_reading.load(Ordering::Relaxed)
+        root.as_deref().unwrap_or(self).is_reading.load(Ordering::Relaxed)
     }
 
     /// Asks again what has been answered with bytes that may be old.

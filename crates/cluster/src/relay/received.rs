@@ -28,6 +28,16 @@ pub(super) enum Left {
     Flush(Arc<dyn Uplink>),
 }
 
+impl Left {
+    /// Does it, for the request `message`. Called with nothing locked.
+    pub(super) fn perform(self, message: &mut [u8]) {
+        match self {
+            Left::Serve(guest, ticket) => guest.serve(ticket, message),
+            Left::Flush(uplink) => uplink.flush(),
+        }
+    }
+}
+
 /// The outcome of a request before the server has it.
 enum Received {
     /// The kernel gets this answer, and the server does not hear of it.
@@ -63,8 +73,7 @@ impl Shared {
             }
             Received::Answered(answer) => {
                 drop(state);
-                // An error means that the request is gone.
-                let _ = self.device.send(&answer);
+                self.tell(header.opcode, &answer);
                 None
             }
             Received::Dropped => None,
@@ -75,6 +84,12 @@ impl Shared {
     fn answer_here(&self, state: &mut State, header: &InHeader, message: &[u8]) -> Received {
         if state.interrupts_behind(header, message) {
             return Received::Dropped;
+        }
+        if let Some(errno) = state.ended {
+            let is_answered =
+                !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
+            let answer = || Received::Answered(Reply::new().failure(header.unique, errno).to_vec());
+            return if is_answered { answer() } else { Received::Dropped };
         }
         let silent = self.flush_in_silence(state, header, message);
         let (error, changes) = {
@@ -174,8 +189,7 @@ impl Shared {
                 uplink.request(message);
                 drop(state);
                 if let Some(early) = early {
-                    // An error means that the request is gone.
-                    let _ = self.device.send(&early);
+                    self.tell(header.opcode, &early);
                 }
                 Some(Left::Flush(uplink))
             }

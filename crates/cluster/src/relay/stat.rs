@@ -9,7 +9,7 @@ use sluice_fuse::control::MountStat;
 use sluice_fuse::internal::control;
 use sluice_sync::Arc;
 use sluice_sync::atomic::Ordering;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 
 /// The counts of a relay.
@@ -43,8 +43,13 @@ pub struct RelayCounts {
 
 impl Relay {
     /// Answers questions of other processes about the mount (see [`control`]). `more` is told with the counts of the
-    /// relay, as a JSON object. Facts known only to a server of this process are requested from it.
-    pub fn answer_questions(&self, more: impl Fn() -> String + Send + 'static) {
+    /// relay, as a JSON object. Facts known only to a server of this process are requested from it. `obey` is given each question
+    /// first, and says whether it has answered.
+    pub(crate) fn answer_questions(
+        &self,
+        more: impl Fn() -> String + Send + 'static,
+        obey: impl Fn(&[u8], &mut UnixStream) -> io::Result<bool> + Send + 'static,
+    ) {
         if self.0.number == NO_MOUNT {
             return;
         }
@@ -54,9 +59,17 @@ impl Relay {
             if question == b"stat" {
                 return stream.write_all(format!("ok\n{}\n", relay.stat(&more())).as_bytes()).map(|()| true);
             }
-            let server = relay.state.lock().server.clone();
+            if obey(question, stream)? {
+                return Ok(true);
+            }
+            // A question about a workspace says so before it.
+            let (of, question) = match question.strip_prefix(b"workspace ") {
+                Some(number) => (relay.workspace_named(number), control::read_line(stream)?),
+                None => (Some(relay), question.to_vec()),
+            };
+            let server = of.and_then(|of| of.state.lock().server.clone());
             match server {
-                Some(Server::Local(guest)) => guest.respond(question, stream),
+                Some(Server::Local(guest)) => guest.respond(&question, stream),
                 _ => stream.write_all(b"another node of the cluster serves this mount: give this order on the owner's mount (`sluice cluster status` names it)\n").map(|()| true),
             }
         };
@@ -86,6 +99,11 @@ impl Relay {
 }
 
 impl Shared {
+    /// The relay of the workspace with this number, as text, if that is in use.
+    fn workspace_named(&self, number: &[u8]) -> Option<Arc<Shared>> {
+        self.workspaces.in_use(str::from_utf8(number).ok()?.parse().ok()?)
+    }
+
     fn stat(&self, cluster: &str) -> String {
         let (known_inodes, open_files, _) = self.ledger.lock().counts();
         let (waiting_locks, server) = {

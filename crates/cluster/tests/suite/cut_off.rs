@@ -121,6 +121,7 @@ impl Member {
             open: Arc::new(open),
             dir: dir.clone(),
             options: MountOptions::parse("locks=sluice,transport=classic").expect("valid"),
+            workspaces: None,
         });
         Member { node: node.expect("started"), dir, membership, objects, gate, fails_once, opened }
     }

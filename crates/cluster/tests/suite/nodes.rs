@@ -277,7 +277,7 @@ fn strangers_and_garbage_are_refused_and_harm_nothing() {
     assert!(called.is_err());
     // A node of the cluster that says what no node says.
     let known = cluster.identity().configurations().expect("issued");
-    for noise in [vec![0xff; 200], b"slucdlm1".to_vec(), [b"slucfsc4".as_slice(), &[0; 80]].concat()] {
+    for noise in [vec![0xff; 200], b"slucdlm1".to_vec(), [b"slucfsc5".as_slice(), &[0; 80]].concat()] {
         let tcp = TcpStream::connect(&address).expect("it listens");
         let secure = Secure::call(tcp, known.1.clone()).expect("one of them");
         secure.write_all(&noise).expect("sent");
@@ -332,7 +332,7 @@ fn a_node_that_breaks_the_protocol_harms_no_other() {
         let tcp = TcpStream::connect(&address).expect("it listens");
         let secure = Secure::call(tcp, calling.clone()).expect("one of them");
         let name = cluster.name().to_string();
-        let hello = Hello { protocol: *b"slucfsc4", cluster: name, from, to: owner };
+        let hello = Hello { protocol: *b"slucfsc5", cluster: name, from, to: owner };
         hello.say(&secure).and_then(|()| Hello::hear(&secure)).expect("it answers");
         secure
     };

@@ -5,6 +5,7 @@ use super::{
     socket_file, trusted,
 };
 use crate::mount::{device_of, reach};
+use crate::workspace;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketAddrUnix;
 use sluice_sync::time::Duration;
@@ -38,7 +39,7 @@ pub fn hot_locks(dir: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn ask_about_locks(dir: &Path, question: &str) -> io::Result<Option<Vec<u8>>> {
-    match ask_at(dir, question)? {
+    match ask_at(dir, &format!("{}{question}", workspace::around(dir)?))? {
         Some(answer) if answer == LOCKS_IN_KERNEL.as_bytes() => Ok(None),
         Some(answer) => unwrap(answer).map(Some),
         None => Ok(None),
@@ -114,6 +115,25 @@ pub fn is_elsewhere(dir: &Path) -> io::Result<bool> {
     Ok(answer.is_some_and(|theirs| theirs != pid_namespace().into_bytes()))
 }
 
+/// Has the server of the cluster's mount that holds `dir` make the store of a workspace, whose root has this mode, owner and group, and says its
+/// number. `None` if there is no server.
+///
+/// # Errors
+/// Errors of [`locks`]; why there is none.
+pub fn new_workspace(dir: &Path, [mode, uid, gid]: [u32; 3]) -> io::Result<Option<u32>> {
+    let answer = order_of(device_of(dir)?, &format!("new workspace {mode} {uid} {gid}\n"))?;
+    answer.map(|answer| String::from_utf8_lossy(&answer).trim().parse().map_err(io::Error::other)).transpose()
+}
+
+/// Has the server of the cluster's mount that holds `dir` see to it that the node of the cluster with the number `node` owns a workspace. `None` if
+/// there is no server.
+///
+/// # Errors
+/// Errors of [`locks`]; why it does not.
+pub fn move_workspace(dir: &Path, workspace: u32, node: u64) -> io::Result<Option<()>> {
+    Ok(order_of(device_of(dir)?, &format!("move workspace {workspace} {node}\n"))?.map(drop))
+}
+
 /// The files of the sluicefs mount that holds `dir` which the server's own process has open as a library: a line for
 /// each descriptor, of process, user, number, inode, mode, flags (both octal), position and path, with blanks between.
 /// The kernel knows the files that programs have open. `None` if there is no server.
@@ -145,7 +165,12 @@ pub fn clone_tree(from: &Path, to: &Path) -> io::Result<Option<()>> {
         return Err(io::Error::new(ErrorKind::CrossesDevices, "both must be in one mount"));
     }
     let device = (rustix::fs::major(dir.st_dev), rustix::fs::minor(dir.st_dev));
-    order(device, &format!("clone\n{} {} ", original.st_ino, dir.st_ino), name)
+    let ((number, original), (other, dir)) =
+        (workspace::split(original.st_ino), workspace::split(dir.st_ino));
+    if number != other {
+        return Err(io::Error::new(ErrorKind::CrossesDevices, "both must be in one workspace"));
+    }
+    order(device, &format!("{}clone\n{original} {dir} ", workspace::named(number)), name)
 }
 
 /// Takes a snapshot of the sluicefs mount that holds `dir`; see
@@ -154,7 +179,7 @@ pub fn clone_tree(from: &Path, to: &Path) -> io::Result<Option<()>> {
 /// # Errors
 /// Errors of [`clone_tree`].
 pub fn take_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
-    order(device_of(dir)?, "take-snapshot\n", name)
+    order(device_of(dir)?, &format!("{}take-snapshot\n", workspace::around(dir)?), name)
 }
 
 /// Removes the snapshot `name` of the sluicefs mount that holds `dir`. `None` if there is no server.
@@ -162,7 +187,7 @@ pub fn take_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
 /// # Errors
 /// Errors of [`clone_tree`].
 pub fn drop_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
-    order(device_of(dir)?, "drop-snapshot\n", name)
+    order(device_of(dir)?, &format!("{}drop-snapshot\n", workspace::around(dir)?), name)
 }
 
 /// Brings `path`, from the root of the sluicefs mount that holds `dir`, back to what the snapshot `name` has there; see
@@ -172,7 +197,11 @@ pub fn drop_snapshot(dir: &Path, name: &OsStr) -> io::Result<Option<()>> {
 /// Errors of [`clone_tree`].
 pub fn restore_snapshot(dir: &Path, name: &OsStr, path: &Path) -> io::Result<Option<()>> {
     let text = [name.as_bytes(), b"/", path.as_os_str().as_bytes()].concat();
-    order(device_of(dir)?, "restore-snapshot\n", OsStr::from_bytes(&text))
+    order(
+        device_of(dir)?,
+        &format!("{}restore-snapshot\n", workspace::around(dir)?),
+        OsStr::from_bytes(&text),
+    )
 }
 
 /// The snapshots of the sluicefs mount that holds `dir`; see
@@ -210,7 +239,7 @@ fn order(device: (u32, u32), order: &str, name: &OsStr) -> io::Result<Option<()>
 /// The answer to `order` of the server of the mount that holds `dir`, without a time limit. `None` if the mount has no
 /// server.
 pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
-    order_of(device_of(dir)?, order)
+    order_of(device_of(dir)?, &format!("{}{order}", workspace::around(dir)?))
 }
 
 /// As [`order_at`], of the mount with this device number.

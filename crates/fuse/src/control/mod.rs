@@ -26,7 +26,7 @@ mod client;
 mod ending;
 mod faults;
 mod mounts;
-mod order;
+pub(crate) mod order;
 mod quota;
 mod scrub;
 pub(crate) mod server;
@@ -40,7 +40,8 @@ pub use crate::mount_stat::{
 };
 pub use client::{
     all_locks, clone_tree, content_of_device, drop_snapshot, hot_locks, is_elsewhere, kernel_locks,
-    library_files, locks, restore_snapshot, server_of, snapshots, stat, stat_of_device, take_snapshot,
+    library_files, locks, move_workspace, new_workspace, restore_snapshot, server_of, snapshots, stat,
+    stat_of_device, take_snapshot,
 };
 pub use ending::{ServerEnd, end_of, tell_end, will_tell_end};
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
@@ -49,6 +50,8 @@ pub use quota::{QuotaOrder, quota};
 pub use scrub::scrub;
 pub(crate) use server::Server;
 pub use streams::{changes, export, receive, send};
+
+pub use crate::workspace::{junction as junction_to, with_root as workspace_with_root};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::io::Errno;

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 const QUESTION_MAX: usize = 64;
 
 /// Up to the first newline. Longer lines are cut off, and then known to nobody.
-pub(super) fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+pub fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < QUESTION_MAX && stream.read(&mut byte)? == 1 && byte[0] != b'\n' {

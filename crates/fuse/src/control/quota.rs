@@ -8,6 +8,7 @@ use super::OK;
 use super::client::order_of;
 use super::order::about_up_to;
 use crate::connection::Connection;
+use crate::workspace;
 use rustix::fs::{Mode, OFlags};
 use sluice_vfs::{Errno, QuotaUse};
 use std::io::{self, Write};
@@ -97,10 +98,12 @@ pub fn quota(dir: &Path, order: QuotaOrder) -> io::Result<Option<Option<(QuotaUs
         QuotaOrder::Set(limit) => limit.max(REMOVE + 1),
     };
     let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let Some(answer) = order_of(device, &format!("quota\n{} {what} 0\n", stat.st_ino))? else {
+    let (number, node) = workspace::split(stat.st_ino);
+    let order = format!("{}quota\n{node} {what} 0\n", workspace::named(number));
+    let Some(answer) = order_of(device, &order)? else {
         return Ok(None);
     };
-    Ok(Some(decode(&answer)?.map(|quota| (quota, quota.dir == stat.st_ino))))
+    Ok(Some(decode(&answer)?.map(|quota| (quota, quota.dir == node))))
 }
 
 #[cfg(test)]

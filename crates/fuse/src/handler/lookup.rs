@@ -5,6 +5,7 @@ use crate::abi::{self, InHeader};
 use crate::connection::Connection;
 use crate::marks::is_marked_no_atime;
 use crate::reply::Reply;
+use crate::workspace;
 use sluice_vfs::{Errno, FileType, InodeRef, NewInode, NewKind, RenameFlags};
 use zerocopy::FromZeros;
 
@@ -170,6 +171,8 @@ impl Connection {
         if let Some(coherence) = self.coherence.get() {
             coherence.found(self, inode);
         }
-        entry_of(nodeid, self.nodes.generation(inode), &self.stat(inode))
+        let mut entry = entry_of(nodeid, self.nodes.generation(inode), &self.stat(inode));
+        entry.attr.rdev = workspace::told_of(inode, entry.attr.mode, entry.attr.rdev);
+        entry
     }
 }

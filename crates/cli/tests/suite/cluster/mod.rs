@@ -2,6 +2,7 @@
 
 mod histories;
 mod watching;
+mod workspaces;
 
 use crate::harness::{Ran, SLUICE, Scratch, can_mount, skipped, sluice};
 use rustix::fs::FlockOperation;
@@ -105,13 +106,19 @@ impl Cluster {
     }
 
     /// All but `dead` unmount; the store is sound.
-    fn finish(mut self, dead: &[usize]) {
+    fn finish(self, dead: &[usize]) {
+        drop(self.finish_keeping(dead));
+    }
+
+    /// As [`finish`](Self::finish), with the stores kept.
+    fn finish_keeping(mut self, dead: &[usize]) -> Scratch {
         for (number, node) in self.nodes.drain(..).enumerate() {
             let ended = node.unmount();
             assert!(dead.contains(&number) || ended.is_ok(), "{number}: {ended:?}");
         }
         let checked = sluice(["fsck", self.store().to_str().expect("a path of ours")]);
         assert_eq!(checked.status, Some(0), "{}", checked.stdout);
+        self.scratch
     }
 }
 

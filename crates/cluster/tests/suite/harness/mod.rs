@@ -104,6 +104,7 @@ impl Cluster {
             open,
             dir: dir.clone(),
             options: MountOptions::parse("locks=sluice,transport=classic").expect("valid"),
+            workspaces: None,
         };
         let node = Node::start(config).expect("started");
         self.nodes.push(Some((node, dir)));

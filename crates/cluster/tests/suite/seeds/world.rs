@@ -248,6 +248,7 @@ impl World {
             open: Arc::new(open),
             dir: PathBuf::new(),
             options,
+            workspaces: None,
         };
         let kernel = Kernel::new(number as u64, self.mutant);
         let relay = Relay::over_kernel(kernel.clone(), &config.options).expect("threads start");
