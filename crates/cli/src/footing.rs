@@ -2,6 +2,7 @@
 //! effect is a promise that nobody keeps.
 
 use crate::bucket::Bucket;
+use crate::holder;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{LockMode, MountOptions};
 use std::path::Path;
@@ -22,7 +23,7 @@ pub(crate) enum Footing {
 /// Options, with a value or for any value; where they have an effect; what is said elsewhere.
 type OptionRule = (&'static [&'static str], fn(Footing, &MountOptions) -> bool, &'static str);
 
-const RULES: [OptionRule; 10] = [
+const RULES: [OptionRule; 11] = [
     (
         &["memory", "volatile", "cache", "cache_size", "takeover"],
         |place, _| place != Footing::Memory,
@@ -53,6 +54,7 @@ const RULES: [OptionRule; 10] = [
         |place, _| place != Footing::Memory,
         "only with a store: a file system in memory is not encrypted",
     ),
+    (&["holder=on"], holder::suits, holder::SUITS),
     (
         &["snapshots"],
         |_, mount| !mount.read_only,
@@ -172,6 +174,8 @@ mod tests {
         ("cache=/var/cache/fs", "oC"),
         ("cache_size=1G,cache=/var/cache/fs", "oC"),
         ("takeover", "o"),
+        ("holder=on", "do"),
+        ("holder=off", "mdocC"),
         ("track", "mdo"),
         ("snapshots=hourly:24,daily:7", "mdocC"),
         ("scrub=weekly", "docC"),

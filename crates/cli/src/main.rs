@@ -27,6 +27,8 @@ mod failures;
 mod fault;
 mod figures;
 mod footing;
+mod holder;
+mod holder_link;
 mod key_source;
 mod keys;
 mod lab_program;
@@ -140,7 +142,7 @@ fn perform(command: Command) -> Result<u8> {
                 Ok(store::OPERATIONAL)
             });
         }
-        Command::Mount(mount) => serve::mount(mount)?,
+        Command::Mount(mount) => return serve::mount(mount),
         Command::Umount { lazy, force, dir } => {
             let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
             // Before the mount is gone.

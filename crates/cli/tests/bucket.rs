@@ -69,7 +69,7 @@ impl Stored {
 
     /// Ends the server as a crash of its process does, and takes the dead mount away.
     fn kill(&self) {
-        kill("-KILL", server_of(&self.dir));
+        crash(&self.dir);
         until("the server is dead", || self.json(&["info", "--json"])["in_use"] == false);
         // It says that the server had ended.
         let _ = self.sluice(&["umount", "--lazy", self.dir()]);

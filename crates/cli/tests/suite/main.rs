@@ -10,6 +10,7 @@ mod harness;
 #[allow(dead_code)] // nothing fails here
 #[path = "../../../cluster/tests/suite/history/mod.rs"]
 mod history;
+mod holder;
 mod io_uring;
 mod lock;
 mod memory;

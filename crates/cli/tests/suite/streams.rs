@@ -166,7 +166,7 @@ fn a_mount_whose_server_is_killed_in_the_middle_of_a_large_file_goes_on_within_i
     let mut input = receiver.stdin.take().expect("it is a pipe");
     std::io::Write::write_all(&mut input, &stream[..stream.len() / 2]).expect("it reads");
     run("sync b").well();
-    kill("-KILL", server_of(&scratch.0.join("b")));
+    crash(&scratch.0.join("b"));
     drop(input);
     let line = Ran::from(receiver.wait_with_output().expect("it ends")).complaint(1);
     assert!(line.contains("the server of the mount ended before the transfer did"), "{line}");

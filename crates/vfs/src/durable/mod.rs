@@ -81,6 +81,7 @@ mod scrub;
 mod section;
 mod share;
 mod shares;
+mod stamp;
 mod told;
 mod touched;
 mod tree_size;
@@ -136,6 +137,7 @@ pub(crate) use open::close_apart;
 pub(crate) use pending::Stored;
 pub use requests::{RequestId, RequestServed};
 pub use scrub::{ScrubFinding, ScrubState};
+pub use stamp::PushClock;
 pub(crate) use section::{Changing, Section};
 pub(crate) use share::copy_contents;
 
