@@ -38,8 +38,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// How long the holder waits before it starts a server again: after one that has served, then after the first, the second ... that did not
-/// get so far. After the last of these it gives up.
+/// How long the holder waits before it starts a server again: after one that has served, then after the first, the second ... that could
+/// not go on. After the last of these it gives up.
 const WAITS: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(200),
@@ -47,6 +47,8 @@ const WAITS: [Duration; 5] = [
     Duration::from_secs(3),
     Duration::from_secs(10),
 ];
+/// So many servers that a signal ended before they served count as one that could not go on: somebody kills them, or memory is short.
+const KILLED: usize = 4;
 /// The first Linux that has what a mount needs to outlive its server.
 const KERNEL_MIN: (u32, u32) = (6, 16);
 
@@ -150,17 +152,18 @@ pub(crate) fn hold(asked: &Holding<'_>) -> Result<u8> {
         if !is_connected(mount) {
             return Ok(0);
         }
-        failures = if life.served { 0 } else { failures + 1 };
+        let count = if status.signal().is_some() { 1 } else { KILLED };
+        failures = if life.served { 0 } else { failures + count };
         holder.restarts.count += 1;
         let why = life.failure.unwrap_or_else(|| in_words(status));
-        let wait = WAITS.get(failures).copied();
+        let wait = WAITS.get(failures / KILLED).copied();
         holder.restarts.cause = Some(why.clone());
         match wait {
             Some(wait) if !holder.is_stopping => holder.wait_for_stop(wait)?,
             Some(_) => {}
             None => {
                 let dir = holder.asked.dir.display();
-                let text = format!("{dir}: {failures} servers could not go on, and calls there fail now: {why}");
+                let text = format!("{dir}: no server can go on with the mount, and calls there fail now: {why}");
                 if asked.detach && system_log::begin(asked.level, true).is_ok() {
                     log::error!("{text}");
                 }

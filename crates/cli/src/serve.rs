@@ -44,8 +44,9 @@ const FILES_MIN: u64 = 64;
 /// Several `-o` as one list, checked.
 pub(crate) fn option_list(options: &[String], place: Footing) -> Result<String> {
     let list = options.join(",");
-    let mount = ram_options::parse_for(place != Footing::Memory, &list)?.mount;
-    place.check(&list, &mount)?;
+    let parsed = ram_options::parse_for(place != Footing::Memory, &list)?;
+    place.check(&list, &parsed.mount)?;
+    holder::is_wanted(&parsed, place, false)?;
     Ok(list)
 }
 
@@ -247,6 +248,9 @@ fn serve(
         Some(link) => link.hear()?,
         None => None,
     };
+    if let Some(Word::Resume(held, _)) = &resumed {
+        ram.name_key = held.name_key();
+    }
     let can_read_again = key.as_ref().map(KeySource::can_be_read_again);
     // Here, and not where the options are checked: a pipe gives its key once. The terminal is still ours.
     ram.store.key = match store {

@@ -3,7 +3,7 @@
 #[path = "suite/harness/mod.rs"]
 mod harness;
 
-use harness::{Scratch, can_mount, is_mounted, kill, server_of, skipped, sluice, until};
+use harness::{Scratch, can_mount, crash, is_mounted, skipped, sluice, until};
 use serde_json::Value;
 use sluice_console::servers::ServerProcess;
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! The command line with compressed stores: room that is saved, bytes that stay right, damage that is found.
 
 use crate::encryption::sh;
-use crate::harness::{Scratch, can_mount, kill, server_of, sluice, umount, until};
+use crate::harness::{Scratch, can_mount, crash, sluice, umount, until};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

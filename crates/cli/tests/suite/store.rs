@@ -1,7 +1,7 @@
 //! The command line with stores: what is there after unmounting, after `kill -9`, on a full disk; `fsck` and `info`.
 
 use crate::harness::{
-    Scratch, can_mount, is_mounted, kernel, server_of, skipped, sluice, small_disk, umount, until,
+    Scratch, can_mount, crash, is_mounted, kernel, server_of, skipped, sluice, small_disk, umount, until,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;

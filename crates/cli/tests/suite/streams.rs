@@ -1,6 +1,6 @@
 //! The command line with streams of snapshots: between stores in a directory, stores in objects, and mounts.
 
-use crate::harness::{Ran, SLUICE, Scratch, can_mount, kill, server_of, skipped, sluice, umount, until};
+use crate::harness::{Ran, SLUICE, Scratch, can_mount, crash, kill, skipped, sluice, umount, until};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

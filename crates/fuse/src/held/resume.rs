@@ -32,6 +32,14 @@ pub struct HeldMount {
     pub changes: OwnedFd,
 }
 
+impl HeldMount {
+    /// The [key](sluice_vfs::Superblock::name_key) of names, with which the next server is to open the store; none if another version of sluice
+    /// holds the mount.
+    pub fn name_key(&self) -> Option<u64> {
+        serde_json::from_slice(&self.state).ok().map(|state: MountState| state.name_key)
+    }
+}
+
 /// How often the server of a mount was started again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restarts {
@@ -49,6 +57,7 @@ pub(crate) struct MountState {
     dir: Vec<u8>,
     pub(crate) device: (u32, u32),
     max_write: u32,
+    name_key: u64,
     no_open: bool,
     no_opendir: bool,
     expires_names: bool,
@@ -114,6 +123,7 @@ impl Connection {
             dir: dir.into_os_string().into_vec(),
             device,
             max_write: self.options.max_write,
+            name_key: self.superblock.name_key(),
             no_open: negotiated.no_open,
             no_opendir: negotiated.no_opendir,
             expires_names: negotiated.expires_names,

@@ -83,11 +83,11 @@ impl Nodes {
 
     /// With nothing locked: it reads the store.
     #[cold]
-    fn find_inherited(&self, nodeid: u64) -> Result<Option<InodeRef>, Errno> {
+    fn find_inherited(&self, nodeid: u64, inherited: &Inherited) -> Result<Option<InodeRef>, Errno> {
         let ino = self.nodeid(nodeid);
-        let Some(inherited) = self.inherited.get().filter(|it| it.superblock.may_be_older(ino)) else {
+        if !inherited.superblock.may_be_older(ino) {
             return Ok(None);
-        };
+        }
         match inherited.superblock.find_inode(ino) {
             Ok(inode) => self.hold(&inode),
             Err(Errno::ESTALE) => {}
@@ -130,14 +130,17 @@ impl Nodes {
     /// # Errors
     /// The store's, for an inode that is expected.
     pub(crate) fn find(&self, nodeid: u64) -> Result<Option<InodeRef>, Errno> {
-        match self.shard(nodeid).lock().get(&nodeid).map(|node| &node.known) {
+        let is_expected = match self.shard(nodeid).lock().get(&nodeid).map(|node| &node.known) {
             Some(KnownNode::Inode(inode)) => return Ok(Some(inode.clone())),
             Some(KnownNode::Lost) => return Ok(None),
-            Some(KnownNode::Expected(_)) => {}
-            None if self.inherited.get().is_none() => return Ok(None),
-            None => return self.find_inherited(nodeid),
+            Some(KnownNode::Expected(_)) => true,
+            None => false,
+        };
+        match self.inherited.get() {
+            _ if is_expected => self.find_expected(nodeid),
+            Some(inherited) => self.find_inherited(nodeid, inherited),
+            None => Ok(None),
         }
-        self.find_expected(nodeid)
     }
 
     /// With nothing locked: it reads the store.
