@@ -84,7 +84,9 @@ pub(crate) fn suits(place: Footing, mount: &MountOptions) -> bool {
 fn obstacle(list: &MountList, place: Footing) -> Option<&'static str> {
     match () {
         () if !suits(place, &list.mount) => Some(SUITS),
-        () if list.ram.store.volatile => Some("not with volatile: such a store is whole only when it is closed"),
+        () if list.ram.store.volatile => {
+            Some("not with volatile: such a store is whole only when it is closed")
+        }
         () if list.is_tracked => Some("not with track, which is in the memory of the server"),
         () if kernel().is_some_and(|kernel| kernel < KERNEL_MIN) => {
             Some("this kernel cannot give a mount to another server: Linux 6.16 or newer can")
@@ -163,7 +165,8 @@ pub(crate) fn hold(asked: &Holding<'_>) -> Result<u8> {
             Some(_) => {}
             None => {
                 let dir = holder.asked.dir.display();
-                let text = format!("{dir}: no server can go on with the mount, and calls there fail now: {why}");
+                let text =
+                    format!("{dir}: no server can go on with the mount, and calls there fail now: {why}");
                 if asked.detach && system_log::begin(asked.level, true).is_ok() {
                     log::error!("{text}");
                 }
@@ -264,7 +267,8 @@ impl Holder<'_> {
     /// Waits, but no longer than until a signal comes or the mount is gone.
     fn wait_for_stop(&mut self, wait: Duration) -> Result<()> {
         let Some(mount) = &self.mount else { return Ok(()) };
-        let mut ready = [PollFd::new(&self.stops, PollFlags::IN), PollFd::new(&mount.device, PollFlags::empty())];
+        let mut ready =
+            [PollFd::new(&self.stops, PollFlags::IN), PollFd::new(&mount.device, PollFlags::empty())];
         let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
         let _ = poll(&mut ready, Some(&wait));
         self.is_stopping |= !ready[0].revents().is_empty();

@@ -149,7 +149,13 @@ impl Nodes {
     /// A table that holds `root` alone.
     pub(crate) fn new(root: InodeRef) -> Nodes {
         let shards = std::array::from_fn(|_| Mutex::with_class(&NODES, HashMap::new()));
-        let nodes = Nodes { root, shards, names: RandomState::new(), superblock: OnceLock::new(), inherited: OnceLock::new() };
+        let nodes = Nodes {
+            root,
+            shards,
+            names: RandomState::new(),
+            superblock: OnceLock::new(),
+            inherited: OnceLock::new(),
+        };
         nodes.keep_root();
         nodes
     }

@@ -12,8 +12,8 @@
 use crate::connection::Connection;
 use crate::control::Server;
 use crate::event::{Event, Serving};
-use crate::held::{HeldMount, MountState, Restarts};
 use crate::handler::start_seeks;
+use crate::held::{HeldMount, MountState, Restarts};
 use crate::lock_class::{CONTROL, PROGRESS};
 use crate::notify;
 use crate::reply::Reply;

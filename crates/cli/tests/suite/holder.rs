@@ -1,8 +1,8 @@
 //! A mount outlives its server: the server of a store is killed under programs, again and again.
 
 use crate::harness::{
-    SLUICE, Scratch, can_mount, is_mounted, kernel, kill, processes_of, server_of, skipped, sluice, stat_field, umount,
-    until,
+    SLUICE, Scratch, can_mount, is_mounted, kernel, kill, processes_of, server_of, skipped, sluice,
+    stat_field, umount, until,
 };
 use crate::store::Stored;
 use rustix::fs::{FlockOperation, flock};
@@ -104,7 +104,12 @@ fn tells_loss(error: &io::Error) -> bool {
 
 fn python(script: &str, arguments: &[&Path]) -> Child {
     let mut python = Command::new("python3");
-    python.args(["-c", script]).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    python
+        .args(["-c", script])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     python.spawn().expect("python3 starts")
 }
 
@@ -198,7 +203,8 @@ fn writers_that_synchronise_lose_nothing_when_the_server_is_killed_again_and_aga
 
 #[test]
 fn what_was_written_and_not_synchronised_is_there_or_fsync_says_that_it_is_lost_once() {
-    let Some(kept) = Kept::new("what_was_written_and_not_synchronised_is_there_or_fsync_says_that_it_is_lost_once")
+    let Some(kept) =
+        Kept::new("what_was_written_and_not_synchronised_is_there_or_fsync_says_that_it_is_lost_once")
     else {
         return;
     };
@@ -215,8 +221,13 @@ fn what_was_written_and_not_synchronised_is_there_or_fsync_says_that_it_is_lost_
         file.seek(SeekFrom::Start(7)).expect("a place");
         file.write_all(b", lost").expect("written");
         // A program that changed nothing.
-        let mut watcher = python("import os,sys; f=os.open(sys.argv[1],os.O_RDWR); print(flush=True); input(); os.fsync(f)", &[&path]);
-        BufReader::new(watcher.stdout.take().expect("piped")).read_line(&mut String::new()).expect("it has the file");
+        let mut watcher = python(
+            "import os,sys; f=os.open(sys.argv[1],os.O_RDWR); print(flush=True); input(); os.fsync(f)",
+            &[&path],
+        );
+        BufReader::new(watcher.stdout.take().expect("piped"))
+            .read_line(&mut String::new())
+            .expect("it has the file");
         kept.replace();
         // Whatever file this process synchronises first, it hears of what it lost.
         let told = if round % 2 == 0 { other.sync_all() } else { file.sync_all() };
@@ -265,7 +276,10 @@ fn names_that_are_lost_are_gone_for_the_kernel_too() {
         fs::rename(at("moved"), at("elsewhere")).expect("moved");
         kept.replace();
         let names = || -> BTreeSet<OsString> {
-            fs::read_dir(kept.dir()).expect("listed").map(|entry| entry.expect("an entry").file_name()).collect()
+            fs::read_dir(kept.dir())
+                .expect("listed")
+                .map(|entry| entry.expect("an entry").file_name())
+                .collect()
         };
         let told = File::open(kept.dir()).expect("open").sync_all();
         let [before, after] = [["moved", "removed", "stays"], ["elsewhere", "new", "stays"]]
@@ -302,11 +316,15 @@ fn names_that_are_lost_are_gone_for_the_kernel_too() {
 
 #[test]
 fn open_and_deleted_files_listings_mappings_and_locks_outlive_the_server() {
-    let Some(kept) = Kept::new("open_and_deleted_files_listings_mappings_and_locks_outlive_the_server") else { return };
+    let Some(kept) = Kept::new("open_and_deleted_files_listings_mappings_and_locks_outlive_the_server")
+    else {
+        return;
+    };
     let at = |name: &str| kept.dir().join(name);
     let many = at("many");
     fs::create_dir(&many).expect("made");
-    let expected: BTreeSet<OsString> = (0..3000).map(|number| format!("a-name-of-some-length-{number}").into()).collect();
+    let expected: BTreeSet<OsString> =
+        (0..3000).map(|number| format!("a-name-of-some-length-{number}").into()).collect();
     expected.iter().for_each(|name| drop(File::create(many.join(name)).expect("made")));
     let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at / 7) as u8).collect();
     for name in ["open", "deleted", "mapped"] {
@@ -363,13 +381,18 @@ fn open_and_deleted_files_listings_mappings_and_locks_outlive_the_server() {
 /// As zlib has it.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |sum, byte| {
-        (0..8).fold(sum ^ u32::from(*byte), |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 })
+        (0..8).fold(
+            sum ^ u32::from(*byte),
+            |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 },
+        )
     })
 }
 
 #[test]
 fn a_server_that_is_killed_while_it_begins_is_replaced_and_what_happened_is_told() {
-    let Some(kept) = Kept::new("a_server_that_is_killed_while_it_begins_is_replaced_and_what_happened_is_told") else {
+    let Some(kept) =
+        Kept::new("a_server_that_is_killed_while_it_begins_is_replaced_and_what_happened_is_told")
+    else {
         return;
     };
     fs::write(kept.dir().join("f"), "f").expect("written");
@@ -384,14 +407,15 @@ fn a_server_that_is_killed_while_it_begins_is_replaced_and_what_happened_is_told
         let _ = Command::new("kill").args(["-KILL", &last.to_string()]).stderr(Stdio::null()).status();
         assert_eq!(fs::read(kept.dir().join("f")).expect("it waits for a server"), b"f");
     }
+    until("the last one answers questions", || restarts(kept.dir()) >= Some(6));
     let names = kept.dir().as_os_str();
     let stat = sluice(["stat".as_ref(), names]).well();
     assert!(stat.contains("restarts") && stat.contains("the last server's end"), "{stat}");
-    assert!(restarts(kept.dir()) >= Some(6));
     assert_eq!(stat_field(kept.dir(), "holder"), holder);
     assert_eq!(stat_field(kept.dir(), "restart_cause"), "signal 9 ended the server");
     let listed: serde_json::Value = serde_json::from_str(&sluice(["list", "--json"]).well()).expect("JSON");
-    let row = listed.as_array().expect("rows").iter().find(|row| row["directory"] == names.to_str().expect("text"));
+    let row =
+        listed.as_array().expect("rows").iter().find(|row| row["directory"] == names.to_str().expect("text"));
     assert_eq!(row.expect("it is mounted")["holder"].to_string(), holder);
     assert!(sluice(["list"]).well().contains(&holder));
     kept.end();
@@ -405,7 +429,8 @@ fn server_of_if_any(dir: &Path) -> Option<u32> {
 
 #[test]
 fn the_holder_gives_up_when_no_server_can_begin_and_ends_when_the_mount_does() {
-    let Some(kept) = Kept::new("the_holder_gives_up_when_no_server_can_begin_and_ends_when_the_mount_does") else {
+    let Some(kept) = Kept::new("the_holder_gives_up_when_no_server_can_begin_and_ends_when_the_mount_does")
+    else {
         return;
     };
     fs::write(kept.dir().join("f"), "f").expect("written");
@@ -502,8 +527,8 @@ fn git_goes_on_while_the_server_is_killed() {
         for number in $(seq 30); do
             echo $number > file-$number; rm -f .git/index.lock
             if git add file-$number 2> err && git commit -q -m $number 2>> err; then made=$((made + 1)); continue; fi
-            # An error that is not one of a lost change is none of ours.
-            grep -q -e 'Input/output' -e 'Stale' -e 'index.lock' err || { cat err; exit 1; }
+            # Lost: what was written, a directory that was made, the removal of a lock. Any other error is none of ours.
+            grep -q -e 'Input/output' -e 'Stale' -e 'File exists' -e 'No such file' err || { cat err; exit 1; }
             rm -f .git/*.lock .git/refs/heads/*.lock
         done
         echo made $made > ../made
@@ -525,12 +550,15 @@ fn git_goes_on_while_the_server_is_killed() {
     let made = fs::read_to_string(kept.dir().join("made")).expect("written");
     let made: usize = made.trim_start_matches("made ").trim().parse().expect("a number");
     let git = |arguments: &[&str]| {
-        let ran = Command::new("git").arg("-C").arg(&repository).args(arguments).output().expect("git starts");
+        let ran =
+            Command::new("git").arg("-C").arg(&repository).args(arguments).output().expect("git starts");
         assert!(ran.status.success(), "{arguments:?} after {kills} kills: {ran:?}");
         String::from_utf8(ran.stdout).expect("text")
     };
     git(&["fsck", "--strict"]);
-    assert!(git(&["log", "--oneline"]).lines().count() >= made, "a commit is gone, of {made}");
+    // It does not synchronise the name of a commit: of each kill the last one may be lost.
+    let left = git(&["log", "--oneline"]).lines().count() as u64;
+    assert!(left + kills >= made as u64, "of {made} commits {left} are left after {kills} kills");
     assert!(kills > 0);
     kept.end();
 }
@@ -545,7 +573,8 @@ def opened():
     while True:
         try:
             db = sqlite3.connect(path, timeout=60, isolation_level=None)
-            db.execute("PRAGMA synchronous=FULL"); db.execute("PRAGMA journal_mode=" + mode).fetchone()
+            # Less does not synchronise the removal of a journal, which is the commit.
+            db.execute("PRAGMA synchronous=EXTRA"); db.execute("PRAGMA journal_mode=" + mode).fetchone()
             db.execute("CREATE TABLE IF NOT EXISTS t(n INTEGER PRIMARY KEY, b BLOB)")
             return db
         except sqlite3.OperationalError as error: told(error)

@@ -241,7 +241,9 @@ fn changed_by(header: &InHeader, body: &[u8], told: &[u8]) -> [Option<u64>; 3] {
         opcode::RENAME | opcode::RENAME2 => {
             [dir, u64::read_from_prefix(body).ok().map(|(newdir, _)| newdir), None]
         }
-        opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK | opcode::CREATE => [dir, made(), None],
+        opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK | opcode::CREATE => {
+            [dir, made(), None]
+        }
         opcode::TMPFILE => [None, made(), None],
         opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
             [CopyFileRangeIn::read_from_prefix(body).ok().map(|(arg, _)| arg.nodeid_out), None, None]

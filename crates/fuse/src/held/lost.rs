@@ -57,9 +57,9 @@ impl LostChanges {
         let mut latest = BTreeMap::new();
         lost.iter().for_each(|change| _ = latest.insert(change.process, change.time));
         // A process that has ended needs no answer, nor does a later one of its number.
-        let processes = latest.into_iter().filter_map(|(id, time)| {
-            CallingProcess::of(id).filter(|process| process.was_there(time))
-        });
+        let processes = latest
+            .into_iter()
+            .filter_map(|(id, time)| CallingProcess::of(id).filter(|process| process.was_there(time)));
         let untold = Untold {
             processes: processes.collect(),
             nodes: nodes.map(|nodeid| (nodeid, ToldOf::default())).collect(),

@@ -86,7 +86,9 @@ impl Held {
     /// The number of the process that keeps the mount, if that lives.
     pub(crate) fn holder(&self) -> Option<u32> {
         let parent = rustix::process::getppid();
-        self.holder.filter(|holder| Some(*holder) == parent).map(|holder| holder.as_raw_nonzero().get().cast_unsigned())
+        self.holder
+            .filter(|holder| Some(*holder) == parent)
+            .map(|holder| holder.as_raw_nonzero().get().cast_unsigned())
     }
 }
 
@@ -149,7 +151,9 @@ impl Connection {
         let attempts = held.attempts.get(&number).copied().unwrap_or(0);
         if attempts >= ATTEMPTS_MAX {
             let name = opcode::name(header.opcode);
-            log::error!("a {name} request ended {attempts} servers and was answered with EIO. Please report it.");
+            log::error!(
+                "a {name} request ended {attempts} servers and was answered with EIO. Please report it."
+            );
             send(self.channel(), reply.failure(header.unique, Errno::EIO));
             return true;
         }

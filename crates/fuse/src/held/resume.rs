@@ -67,10 +67,12 @@ impl MountState {
     /// Reads what [`Connection::state`] wrote.
     pub(crate) fn read(state: &[u8], max_write: u32) -> Result<MountState, MountError> {
         let read = serde_json::from_slice(state).ok();
-        read.filter(|state: &MountState| state.form == FORM && state.max_write == max_write).ok_or_else(|| {
-            let error = io::Error::new(io::ErrorKind::InvalidData, "another version of sluice made it");
-            MountError::System("go on with a mount", error)
-        })
+        read.filter(|state: &MountState| state.form == FORM && state.max_write == max_write).ok_or_else(
+            || {
+                let error = io::Error::new(io::ErrorKind::InvalidData, "another version of sluice made it");
+                MountError::System("go on with a mount", error)
+            },
+        )
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
@@ -91,7 +93,12 @@ impl Connection {
         let _ = self.superblock.forget_requests(&self.superblock.stamped_mounts());
         let file = ChangeFile::new().map_err(|error| MountError::System("note changes in memory", error))?;
         let lost = LostChanges::new(&[], &BTreeSet::new(), now());
-        self.hold(u64::from_le_bytes(number) | 1, file, (BTreeMap::new(), HashMap::new()), (lost, Restarts::default()));
+        self.hold(
+            u64::from_le_bytes(number) | 1,
+            file,
+            (BTreeMap::new(), HashMap::new()),
+            (lost, Restarts::default()),
+        );
         Ok(())
     }
 
@@ -116,7 +123,9 @@ impl Connection {
         device: (u32, u32),
         fuse: io::Result<OwnedFd>,
     ) -> io::Result<Option<HeldMount>> {
-        let (Some(held), Some(negotiated)) = (self.held.get(), self.negotiated.get()) else { return Ok(None) };
+        let (Some(held), Some(negotiated)) = (self.held.get(), self.negotiated.get()) else {
+            return Ok(None);
+        };
         let state = MountState {
             form: FORM,
             mount: held.mount,

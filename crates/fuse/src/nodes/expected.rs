@@ -242,7 +242,9 @@ mod tests {
         // A new inode is known only by its lookups, and a number that nobody has leads to none.
         let made = make(&superblock, b"new");
         nodes.meet(&made);
-        assert!(!nodes.knows(made.ino()) && nodes.get(made.ino()).is_none() && !nodes.may_inherit(made.ino()));
+        assert!(
+            !nodes.knows(made.ino()) && nodes.get(made.ino()).is_none() && !nodes.may_inherit(made.ino())
+        );
         assert!(nodes.get(u64::MAX).is_none());
         drop((a, b, c, made, nodes));
         superblock.close().expect("closed");

@@ -137,9 +137,9 @@ pub(crate) use open::close_apart;
 pub(crate) use pending::Stored;
 pub use requests::{RequestId, RequestServed};
 pub use scrub::{ScrubFinding, ScrubState};
-pub use stamp::PushClock;
 pub(crate) use section::{Changing, Section};
 pub(crate) use share::copy_contents;
+pub use stamp::PushClock;
 
 use crate::inode::{WeakInode, settle};
 use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};
