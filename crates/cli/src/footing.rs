@@ -2,9 +2,8 @@
 //! effect is a promise that nobody keeps.
 
 use crate::bucket::Bucket;
-use crate::holder;
 use sluice_console::failure::{Failure, Result};
-use sluice_fuse::{LockMode, MountOptions};
+use sluice_fuse::{LockMode, MountOptions, Transport};
 use std::path::Path;
 
 /// The base of a file system.
@@ -54,7 +53,7 @@ const RULES: [OptionRule; 11] = [
         |place, _| place != Footing::Memory,
         "only with a store: a file system in memory is not encrypted",
     ),
-    (&["holder=on"], holder::suits, holder::SUITS),
+    (&["holder=on"], can_be_held, HOLDABLE),
     (
         &["snapshots"],
         |_, mount| !mount.read_only,
@@ -87,6 +86,18 @@ const RULES: [OptionRule; 11] = [
         "not with --cluster, where the owner of the cluster serves all nodes alike: leave it out",
     ),
 ];
+
+/// Where a holder keeps a mount.
+pub(crate) const HOLDABLE: &str = "only with a store (what is in memory ends with its server), not with --cluster, and not with locks=sluice, \
+                                writeback or transport=uring, whose state the server has";
+
+/// Whether a holder can keep the mount, as far as the mount's options say.
+pub(crate) fn can_be_held(place: Footing, mount: &MountOptions) -> bool {
+    matches!(place, Footing::Directory | Footing::Objects)
+        && mount.locks == LockMode::Kernel
+        && !mount.writeback
+        && mount.transport != Transport::Uring
+}
 
 impl Footing {
     /// Where a mount of `store` stands, or of a file system in memory; `in_cluster`: as a node of one.

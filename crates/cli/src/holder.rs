@@ -17,10 +17,10 @@
 //! # Cost
 //! One thread, which sleeps in poll(2) until the server ends, says something, or a signal comes.
 
-use crate::footing::Footing;
-use crate::holder_link::{HolderLink, Word};
+use crate::footing::{Footing, HOLDABLE, can_be_held};
+use crate::holder_link::{HolderLink, HolderWord};
+use crate::nowhere::leave_the_pipes;
 use crate::ram_options::MountList;
-use crate::serve::leave_the_pipes;
 use crate::system_log;
 use log::LevelFilter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,7 +28,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, pipe};
 use sluice_console::failure::{Context, Failure, Result};
-use sluice_fuse::{HeldMount, LockMode, MountOptions, Restarts, Transport, Users, unmount_at};
+use sluice_fuse::{HeldMount, Restarts, Users, unmount_at};
 use sluice_sync::time::Duration;
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -66,38 +66,27 @@ pub(crate) struct Holding<'a> {
 /// # Errors
 /// It is to have one, and cannot.
 pub(crate) fn is_wanted(list: &MountList, place: Footing, in_background: bool) -> Result<bool> {
-    match (list.holder, obstacle(list, place)) {
+    match (list.holder, obstacle(list, place, kernel())) {
         (Some(true), Some(why)) => Err(Failure::Usage(format!("mount option holder=on: {why}"))),
         (Some(wanted), _) => Ok(wanted),
         (None, obstacle) => Ok(in_background && obstacle.is_none()),
     }
 }
 
-/// Whether a holder can keep the mount, as far as the mount's options say.
-pub(crate) fn suits(place: Footing, mount: &MountOptions) -> bool {
-    matches!(place, Footing::Directory | Footing::Objects)
-        && mount.locks == LockMode::Kernel
-        && !mount.writeback
-        && mount.transport != Transport::Uring
-}
-
-fn obstacle(list: &MountList, place: Footing) -> Option<&'static str> {
+/// Why a mount on a `kernel` can have no holder, if so.
+fn obstacle(list: &MountList, place: Footing, kernel: Option<(u32, u32)>) -> Option<&'static str> {
     match () {
-        () if !suits(place, &list.mount) => Some(SUITS),
+        () if !can_be_held(place, &list.mount) => Some(HOLDABLE),
         () if list.ram.store.volatile => {
             Some("not with volatile: such a store is whole only when it is closed")
         }
         () if list.is_tracked => Some("not with track, which is in the memory of the server"),
-        () if kernel().is_some_and(|kernel| kernel < KERNEL_MIN) => {
+        () if kernel.is_some_and(|kernel| kernel < KERNEL_MIN) => {
             Some("this kernel cannot give a mount to another server: Linux 6.16 or newer can")
         }
         () => None,
     }
 }
-
-/// Where a holder keeps a mount.
-pub(crate) const SUITS: &str = "only with a store (what is in memory ends with its server), not with --cluster, and not with locks=sluice, \
-                                writeback or transport=uring, whose state the server has";
 
 /// The version of the kernel.
 fn kernel() -> Option<(u32, u32)> {
@@ -108,7 +97,7 @@ fn kernel() -> Option<(u32, u32)> {
 
 /// How the life of a server went.
 #[derive(Default)]
-struct Life {
+struct ServerLife {
     /// It has got so far that it serves.
     served: bool,
     /// It ends as it should.
@@ -117,7 +106,7 @@ struct Life {
     failure: Option<String>,
 }
 
-struct Holder<'a> {
+struct MountHolder<'a> {
     asked: &'a Holding<'a>,
     /// Where it was started: paths in options may begin there.
     place: PathBuf,
@@ -137,7 +126,7 @@ struct Holder<'a> {
 /// # Errors
 /// No server can be started, or none gets so far that it serves.
 pub(crate) fn hold(asked: &Holding<'_>) -> Result<u8> {
-    let mut holder = Holder {
+    let mut holder = MountHolder {
         asked,
         place: std::env::current_dir().unwrap_or_else(|_| "/".into()),
         mount: None,
@@ -181,21 +170,21 @@ pub(crate) fn hold(asked: &Holding<'_>) -> Result<u8> {
     }
 }
 
-impl Holder<'_> {
+impl MountHolder<'_> {
     /// Starts a server, and waits until it has ended.
-    fn life_of_server(&mut self) -> Result<(ExitStatus, Life)> {
+    fn life_of_server(&mut self) -> Result<(ExitStatus, ServerLife)> {
         let (link, theirs) = HolderLink::pair()?;
         let mut server = self.start(theirs)?;
         let word = match self.mount.take() {
-            None => Word::Mount,
-            Some(mount) => Word::Resume(mount, self.restarts.clone()),
+            None => HolderWord::Mount,
+            Some(mount) => HolderWord::Resume(mount, self.restarts.clone()),
         };
         // A server that has ended already is waited for below.
         let _ = link.say(&word);
-        if let Word::Resume(mount, _) = word {
+        if let HolderWord::Resume(mount, _) = word {
             self.mount = Some(mount);
         }
-        let mut life = Life::default();
+        let mut life = ServerLife::default();
         let mut hears = true;
         loop {
             let mut ready = [
@@ -240,16 +229,16 @@ impl Holder<'_> {
     }
 
     /// Takes what the server says. False: it says no more.
-    fn hear(&mut self, link: &HolderLink, life: &mut Life) -> bool {
+    fn hear(&mut self, link: &HolderLink, life: &mut ServerLife) -> bool {
         match link.hear() {
-            Ok(Some(Word::Hold(mount))) => self.mount = Some(mount),
-            Ok(Some(Word::Serves)) => {
+            Ok(Some(HolderWord::Hold(mount))) => self.mount = Some(mount),
+            Ok(Some(HolderWord::Serves)) => {
                 life.served = true;
                 self.leave();
             }
-            Ok(Some(Word::Ends)) => life.is_over = true,
-            Ok(Some(Word::Fails(why))) => life.failure = Some(why),
-            Ok(Some(Word::Mount | Word::Resume(..)) | None) | Err(_) => return false,
+            Ok(Some(HolderWord::Ends)) => life.is_over = true,
+            Ok(Some(HolderWord::Fails(why))) => life.failure = Some(why),
+            Ok(Some(HolderWord::Mount | HolderWord::Resume(..)) | None) | Err(_) => return false,
         }
         true
     }
@@ -319,4 +308,28 @@ fn end_like(status: ExitStatus) -> Result<u8> {
         emulate_default_handler(signal)?;
     }
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ram_options::parse_for;
+
+    #[test]
+    fn a_mount_has_a_holder_where_it_can_be_kept() {
+        let why = |list: &str, kernel| {
+            let list = parse_for(true, list).expect("valid");
+            obstacle(&list, Footing::Directory, Some(kernel)).unwrap_or_default()
+        };
+        assert_eq!(why("ro", KERNEL_MIN), "");
+        assert!(why("ro", (6, 15)).contains("this kernel cannot give a mount to another server"));
+        assert!(why("volatile", KERNEL_MIN).contains("not with volatile"));
+        assert!(kernel().is_some_and(|kernel| kernel > (2, 6)));
+    }
+
+    #[test]
+    fn the_end_of_a_server_is_told_in_words() {
+        assert_eq!(in_words(ExitStatus::from_raw(9)), "signal 9 ended the server");
+        assert_eq!(in_words(ExitStatus::from_raw(101 << 8)), "the server ended with status 101");
+    }
 }

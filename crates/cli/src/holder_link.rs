@@ -16,7 +16,7 @@ const DESCRIPTORS: usize = 2;
 
 /// A message.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum HolderWord {
     /// To a server: it is to mount.
     Mount,
     /// To a server: it is to go on with this mount.
@@ -50,18 +50,20 @@ impl HolderLink {
         Ok(HolderLink(link))
     }
 
-    pub(crate) fn say(&self, word: &Word) -> io::Result<()> {
+    pub(crate) fn say(&self, word: &HolderWord) -> io::Result<()> {
         match word {
-            Word::Mount => self.send(b'm', &[], None),
-            Word::Resume(mount, restarts) => {
+            HolderWord::Mount => self.send(b'm', &[], None),
+            HolderWord::Resume(mount, restarts) => {
                 let cause = restarts.cause.as_deref().unwrap_or_default().as_bytes();
                 let numbers = [restarts.count, cause.len() as u64].map(u64::to_le_bytes).concat();
                 self.send(b'r', &[&numbers, cause, &mount.state], Some(mount))
             }
-            Word::Hold(mount) => self.send(b'h', &[&mount.state], Some(mount)),
-            Word::Serves => self.send(b's', &[], None),
-            Word::Ends => self.send(b'e', &[], None),
-            Word::Fails(why) => self.send(b'f', &[&why.as_bytes()[..why.len().min(MESSAGE_MAX / 2)]], None),
+            HolderWord::Hold(mount) => self.send(b'h', &[&mount.state], Some(mount)),
+            HolderWord::Serves => self.send(b's', &[], None),
+            HolderWord::Ends => self.send(b'e', &[], None),
+            HolderWord::Fails(why) => {
+                self.send(b'f', &[&why.as_bytes()[..why.len().min(MESSAGE_MAX / 2)]], None)
+            }
         }
     }
 
@@ -83,7 +85,7 @@ impl HolderLink {
     ///
     /// # Errors
     /// The system's; `InvalidData` for a message of another version.
-    pub(crate) fn hear(&self) -> io::Result<Option<Word>> {
+    pub(crate) fn hear(&self) -> io::Result<Option<HolderWord>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut message = vec![0; MESSAGE_MAX];
@@ -106,12 +108,14 @@ impl HolderLink {
         };
         let Some((kind, rest)) = message[..received.bytes].split_first() else { return Ok(None) };
         let word = match kind {
-            b'm' => Some(Word::Mount),
-            b'r' => resumed(rest).and_then(|(restarts, state)| Some(Word::Resume(held(state)?, restarts))),
-            b'h' => held(rest).map(Word::Hold),
-            b's' => Some(Word::Serves),
-            b'e' => Some(Word::Ends),
-            b'f' => Some(Word::Fails(String::from_utf8_lossy(rest).into_owned())),
+            b'm' => Some(HolderWord::Mount),
+            b'r' => {
+                resumed(rest).and_then(|(restarts, state)| Some(HolderWord::Resume(held(state)?, restarts)))
+            }
+            b'h' => held(rest).map(HolderWord::Hold),
+            b's' => Some(HolderWord::Serves),
+            b'e' => Some(HolderWord::Ends),
+            b'f' => Some(HolderWord::Fails(String::from_utf8_lossy(rest).into_owned())),
             _ => None,
         };
         word.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -146,21 +150,21 @@ mod tests {
         let mount = || HeldMount { state: vec![7; 100], device: null(), changes: null() };
         let restarts = Restarts { count: 3, cause: Some("signal 9".into()) };
         for word in [
-            Word::Mount,
-            Word::Resume(mount(), restarts.clone()),
-            Word::Hold(mount()),
-            Word::Serves,
-            Word::Ends,
-            Word::Fails("no disk".into()),
+            HolderWord::Mount,
+            HolderWord::Resume(mount(), restarts.clone()),
+            HolderWord::Hold(mount()),
+            HolderWord::Serves,
+            HolderWord::Ends,
+            HolderWord::Fails("no disk".into()),
         ] {
             ours.say(&word).expect("sent");
             let heard = theirs.hear().expect("heard").expect("a word");
             match (&word, heard) {
-                (Word::Resume(said, _), Word::Resume(heard, told)) => {
+                (HolderWord::Resume(said, _), HolderWord::Resume(heard, told)) => {
                     assert_eq!((&said.state, &restarts), (&heard.state, &told));
                 }
-                (Word::Hold(said), Word::Hold(heard)) => assert_eq!(said.state, heard.state),
-                (Word::Fails(said), Word::Fails(heard)) => assert_eq!(*said, heard),
+                (HolderWord::Hold(said), HolderWord::Hold(heard)) => assert_eq!(said.state, heard.state),
+                (HolderWord::Fails(said), HolderWord::Fails(heard)) => assert_eq!(*said, heard),
                 (said, heard) => assert_eq!(format!("{said:?}"), format!("{heard:?}")),
             }
         }

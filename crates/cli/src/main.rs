@@ -49,6 +49,7 @@ mod no_bucket;
 #[cfg(all(test, feature = "cluster"))]
 #[allow(dead_code, reason = "compiled for its tests")]
 mod no_cluster;
+mod nowhere;
 mod quota;
 mod ram_options;
 mod run_in_mount;

@@ -11,17 +11,17 @@ use crate::cluster::ClusterMember;
 use crate::failures::{failure, mount_failure};
 use crate::footing::Footing;
 use crate::holder::{self, Holding};
-use crate::holder_link::{HolderLink, Word};
+use crate::holder_link::{HolderLink, HolderWord};
 use crate::key_source::{KeySource, key_for, refuse_wrong_key};
 use crate::metrics::MountPlace;
 use crate::mount_files::{self, MountFile};
+use crate::nowhere::{leave_for, nowhere};
 use crate::ram_options::{self, MountList};
 use crate::storage::Storage;
 use crate::store::{refuse_mount, warn_if_loose};
 use crate::system_log;
 use crate::watch::serve_metrics;
 use crate::{announce, tell_parent};
-use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::Resource;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::mounted;
@@ -33,7 +33,6 @@ use sluice_sync::{memory, thread};
 use sluice_vfs::Superblock;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -138,7 +137,7 @@ fn serve_held(args: MountArgs) -> Result<u8> {
     let served = serve_and_tell(Some(store), dir, &args.options.join(","), &way, None);
     if let (Err(error), Some(link)) = (&served, &way.link) {
         // Without a holder nobody hears it.
-        let _ = link.say(&Word::Fails(error.to_string()));
+        let _ = link.say(&HolderWord::Fails(error.to_string()));
     }
     served
 }
@@ -248,7 +247,7 @@ fn serve(
         Some(link) => link.hear()?,
         None => None,
     };
-    if let Some(Word::Resume(held, _)) = &resumed {
+    if let Some(HolderWord::Resume(held, _)) = &resumed {
         ram.name_key = held.name_key();
     }
     let can_read_again = key.as_ref().map(KeySource::can_be_read_again);
@@ -323,12 +322,12 @@ fn serve(
         superblock.track_crashes().map_err(std::io::Error::from)?;
     }
     let mount = match resumed {
-        Some(Word::Resume(held, restarts)) => options.resume(&superblock, held, restarts),
+        Some(HolderWord::Resume(held, restarts)) => options.resume(&superblock, held, restarts),
         _ => options.mount(&superblock, dir),
     };
     let mount = mount.map_err(mount_failure)?;
     if let (Some(link), Some(held)) = (&way.link, mount.held()?) {
-        link.say(&Word::Hold(held))?;
+        link.say(&HolderWord::Hold(held))?;
     }
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);
@@ -336,10 +335,10 @@ fn serve(
         serve_metrics(address, mount.device(), MountPlace::of(dir, store))?;
     }
     ready(attached, detach)?;
-    tell_holder(way, &Word::Serves);
+    tell_holder(way, &HolderWord::Serves);
     log::info!("mounted on {}, device {major}:{minor}", dir.display());
     let ended = mount.run_until_signal(signals)?;
-    tell_holder(way, &Word::Ends);
+    tell_holder(way, &HolderWord::Ends);
     log::info!("{} ended: {ended:?}", dir.display());
     if let Some(store) = store {
         let why = || superblock.failure().map_or_else(String::new, |why| format!(" ({why})"));
@@ -359,7 +358,7 @@ fn serve(
 }
 
 /// Tells the holder, if there is one.
-fn tell_holder(way: &ServingWay, word: &Word) {
+fn tell_holder(way: &ServingWay, word: &HolderWord) {
     if let Some(link) = &way.link
         && let Err(error) = link.say(word)
     {
@@ -421,22 +420,6 @@ fn name_after(store: &Path, options: &mut MountOptions) {
     if options.fsname == MountOptions::default().fsname {
         options.fsname = store.as_os_str().to_owned();
     }
-}
-
-fn nowhere() -> Result<OwnedFd> {
-    let null = rustix::fs::openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    null.map_err(std::io::Error::from).context(|| "/dev/null")
-}
-
-/// Standard output and standard error go nowhere from here on.
-pub(crate) fn leave_the_pipes() -> Result<()> {
-    leave_for(&nowhere()?)
-}
-
-/// Standard output and standard error go to `null` from here on.
-fn leave_for(null: &OwnedFd) -> Result<()> {
-    let left = rustix::stdio::dup2_stdout(null).and_then(|()| rustix::stdio::dup2_stderr(null));
-    left.map_err(std::io::Error::from).context(|| "/dev/null")
 }
 
 /// The process at the other end of our standard input has closed it, or died: stop, as if by SIGTERM.

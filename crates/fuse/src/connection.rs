@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::event::{Event, is_worker};
 use crate::handler::{Releasing, SecondLooks, Turns};
 use crate::handles::Handles;
-use crate::held::Held;
+use crate::held::state::HeldState;
 use crate::nodes::Nodes;
 use crate::parked::{Parked, Withdrawal};
 use crate::reply::{Disposition, Reply, Seek};
@@ -33,7 +33,7 @@ pub struct Connection {
     /// The result of INIT. *immutable once set*
     pub(crate) negotiated: OnceLock<Negotiated>,
     /// If the mount may outlive its server. *immutable once set*
-    pub(crate) held: OnceLock<Held>,
+    pub(crate) held: OnceLock<HeldState>,
     /// Under which name the file system knows this mount. *immutable once set*
     pub(crate) observer: OnceLock<ObserverId>,
     /// If the kernel is one of several that agree. *immutable once set*

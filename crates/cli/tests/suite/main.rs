@@ -11,6 +11,7 @@ mod harness;
 #[path = "../../../cluster/tests/suite/history/mod.rs"]
 mod history;
 mod holder;
+mod holder_programs;
 mod io_uring;
 mod lock;
 mod memory;

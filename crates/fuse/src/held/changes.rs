@@ -13,7 +13,7 @@
 //! # Cost
 //! A change: two words that are read, and a write of 24 bytes for the first one of a node and process since the last push of the store.
 
-use super::{Held, now};
+use super::clock::now;
 use crate::abi::flags::{FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, WRITE_CACHE};
 use crate::abi::{CopyFileRangeIn, EntryOut, InHeader, IoctlIn, OutHeader, ROOT_ID, WriteIn, opcode};
 use crate::calling_process::CallingProcess;
@@ -34,7 +34,7 @@ const CHANGES: u64 = 1 << 15;
 /// Lost changes that may be kept.
 const LOST_MAX: u64 = 1 << 24;
 const CHANGE: u64 = size_of::<NotedChange>() as u64;
-const ATTEMPT: u64 = size_of::<Attempt>() as u64;
+const ATTEMPT: u64 = size_of::<ResentAttempt>() as u64;
 const LOST_AT: u64 = WORKERS_MAX * ATTEMPT;
 const CHANGES_AT: u64 = LOST_AT + LOST_MAX * CHANGE;
 /// Nodes, and threads, that a worker remembers.
@@ -59,7 +59,7 @@ pub(super) struct NotedChange {
 /// A request that came a second time, and how often it was begun.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
-struct Attempt {
+struct ResentAttempt {
     unique: u64,
     count: u64,
 }
@@ -88,7 +88,7 @@ impl ChangeFile {
     pub(super) fn attempts(&self) -> io::Result<HashMap<u64, u64>> {
         let mut attempts = HashMap::new();
         for worker in 0..WORKERS_MAX {
-            let Some(Attempt { unique, count }) = self.read(worker * ATTEMPT)? else { break };
+            let Some(ResentAttempt { unique, count }) = self.read(worker * ATTEMPT)? else { break };
             let known = attempts.entry(unique).or_default();
             *known = count.max(*known);
         }
@@ -171,13 +171,13 @@ impl HeldWorker {
     /// A request that came again is begun, for the time of this `count`.
     pub(super) fn attempt(&self, file: &ChangeFile, unique: u64, count: u64) {
         // Without it a request that ends the server each time ends it more often.
-        let _ = file.0.write_all_at(Attempt { unique, count }.as_bytes(), self.number * ATTEMPT);
+        let _ = file.0.write_all_at(ResentAttempt { unique, count }.as_bytes(), self.number * ATTEMPT);
     }
 
     /// The kernel is about to get `answer` to the request of `header` and `body`.
     pub(super) fn answered(
         &mut self,
-        held: &Held,
+        file: &ChangeFile,
         superblock: &Superblock,
         (header, body): (&InHeader, &[u8]),
         answer: &[u8],
@@ -206,7 +206,7 @@ impl HeldWorker {
             *last = (nodeid, process, stamp);
             let change = NotedChange { time: now, nodeid, process, padding: 0 };
             let at = CHANGES_AT + (self.number * CHANGES + self.noted) * CHANGE;
-            let is_noted = held.file.0.write_all_at(change.as_bytes(), at);
+            let is_noted = file.0.write_all_at(change.as_bytes(), at);
             self.noted += 1;
             if is_noted.is_err() || self.noted == CHANGES {
                 // An error shows at the next change: the store has failed.

@@ -1,4 +1,4 @@
-//! LostChanges: who is told that changes are lost which were answered by a server that died.
+//! ToldLosses: who is told that changes are lost which were answered by a server that died.
 //!
 //! # Theory
 //! A change that was answered and is not durable is lost with its server. Each process that asked for one is told by its next fsync,
@@ -17,7 +17,7 @@ const TOLD_MANY: usize = 1024;
 
 /// What is lost, and who was told.
 #[derive(Debug)]
-pub(super) struct LostChanges {
+pub(super) struct ToldLosses {
     /// Nothing is, or all are told that could be. *atomic (stands alone)*
     is_empty: AtomicBool,
     /// When this server took the mount over. *immutable*
@@ -50,9 +50,9 @@ impl ToldOf {
     }
 }
 
-impl LostChanges {
+impl ToldLosses {
     /// These changes, and contents of `nameless`, are lost for a server that is there `since` that time.
-    pub(super) fn new(lost: &[NotedChange], nameless: &BTreeSet<u64>, since: u64) -> LostChanges {
+    pub(super) fn new(lost: &[NotedChange], nameless: &BTreeSet<u64>, since: u64) -> ToldLosses {
         let nodes = lost.iter().map(|change| change.nodeid).chain(nameless.iter().copied());
         let mut latest = BTreeMap::new();
         lost.iter().for_each(|change| _ = latest.insert(change.process, change.time));
@@ -64,7 +64,7 @@ impl LostChanges {
             processes: processes.collect(),
             nodes: nodes.map(|nodeid| (nodeid, ToldOf::default())).collect(),
         };
-        LostChanges {
+        ToldLosses {
             is_empty: AtomicBool::new(untold.nodes.is_empty()),
             since,
             untold: Mutex::with_class(&LOST, untold),
@@ -98,25 +98,25 @@ mod tests {
     fn a_process_is_told_once_of_what_it_did_and_once_of_each_file() {
         let own = std::process::id();
         let changes = [lost(5, own, u64::MAX), lost(6, 0, 7)];
-        let of = LostChanges::new(&changes, &[9].into(), u64::MAX);
+        let of = ToldLosses::new(&changes, &[9].into(), u64::MAX);
         assert!(of.tell(77, own), "another file: of what it did");
         assert!(!of.tell(77, own));
         assert!(of.tell(5, own) && !of.tell(5, own));
         assert!(of.tell(6, 1) && of.tell(6, own) && !of.tell(6, 1), "each that was there");
         assert!(of.tell(9, own));
         assert!(!of.tell(77, 1), "it did nothing");
-        let of = LostChanges::new(&[], &BTreeSet::new(), 0);
+        let of = ToldLosses::new(&[], &BTreeSet::new(), 0);
         assert!(!of.tell(5, own));
     }
 
     #[test]
     fn who_comes_later_is_told_only_if_nobody_was() {
         let own = std::process::id();
-        let of = LostChanges::new(&[lost(5, 0, 7), lost(6, 0, 7)], &BTreeSet::new(), 0);
+        let of = ToldLosses::new(&[lost(5, 0, 7), lost(6, 0, 7)], &BTreeSet::new(), 0);
         assert!(of.tell(5, own) && !of.tell(5, own) && !of.tell(5, 0));
         assert!(of.tell(6, 0), "one that cannot be seen");
         assert!(!of.tell(6, 0) && !of.tell(6, own));
-        let of = LostChanges::new(&[lost(5, own, 0)], &BTreeSet::new(), u64::MAX);
+        let of = ToldLosses::new(&[lost(5, own, 0)], &BTreeSet::new(), u64::MAX);
         assert!(!of.tell(77, own), "a later process of that number");
     }
 }

@@ -16,53 +16,29 @@
 //! A request that ended several servers is answered with EIO.
 
 mod changes;
+mod clock;
 mod lost;
 mod resume;
+pub(crate) mod state;
 
 pub(crate) use changes::HeldWorker;
+pub use resume::HeldMount;
 pub(crate) use resume::MountState;
-pub use resume::{HeldMount, Restarts};
+pub use state::Restarts;
 
 use crate::abi::{InHeader, opcode};
 use crate::connection::{Answer, Connection, Served, send};
 use crate::handler::again::{Again, again};
 use crate::reply::Reply;
-use changes::ChangeFile;
-use lost::LostChanges;
-use rustix::time::{ClockId, clock_gettime};
-use sluice_sync::atomic::{AtomicU64, Ordering};
+use sluice_sync::atomic::Ordering;
 use sluice_vfs::{Errno, RequestId};
-use std::collections::{BTreeMap, HashMap};
+use state::HeldState;
 use zerocopy::FromBytes;
 
 /// The mark, in its number, of a request that comes again.
 const RESENT: u64 = 1 << 63;
 /// A request that was begun so often, and ended the server each time, is not begun again.
 const ATTEMPTS_MAX: u64 = 3;
-
-/// A held mount, as its server has it.
-pub(crate) struct Held {
-    /// A number that no other mount has. *immutable*
-    mount: u64,
-    file: ChangeFile,
-    /// Name changes that an earlier server executed, durably, with the inodes that have got names. *immutable*
-    executed: BTreeMap<u64, u64>,
-    /// How often requests that came again were begun by earlier servers. *immutable*
-    attempts: HashMap<u64, u64>,
-    lost: LostChanges,
-    /// *immutable*
-    pub(crate) restarts: Restarts,
-    /// The process that keeps it. *immutable*
-    holder: Option<rustix::process::Pid>,
-    /// The number of the next worker. *atomic (stands alone)*
-    next_worker: AtomicU64,
-}
-
-/// Nanoseconds since the machine was started: one clock for a server and the next.
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}
 
 /// Whether requests of this kind have another outcome when they are executed twice.
 fn is_executed_once(code: u32) -> bool {
@@ -80,16 +56,6 @@ fn is_executed_once(code: u32) -> bool {
             | opcode::SETXATTR
             | opcode::REMOVEXATTR
     )
-}
-
-impl Held {
-    /// The number of the process that keeps the mount, if that lives.
-    pub(crate) fn holder(&self) -> Option<u32> {
-        let parent = rustix::process::getppid();
-        self.holder
-            .filter(|holder| Some(*holder) == parent)
-            .map(|holder| holder.as_raw_nonzero().get().cast_unsigned())
-    }
 }
 
 impl Connection {
@@ -121,7 +87,7 @@ impl Connection {
             Answer::Now(answer) => {
                 // A change of a synchronous mount is durable.
                 if !self.options.synchronous {
-                    worker.answered(held, &self.superblock, (&header, body), answer);
+                    worker.answered(&held.file, &self.superblock, (&header, body), answer);
                 }
                 send(self.channel(), answer);
             }
@@ -135,7 +101,7 @@ impl Connection {
     #[cold]
     fn answer_again(
         &self,
-        held: &Held,
+        held: &HeldState,
         (header, message): (&InHeader, &[u8]),
         worker: &HeldWorker,
         reply: &mut Reply,

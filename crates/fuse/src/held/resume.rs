@@ -1,8 +1,9 @@
 //! Resume: how a mount is given to a holder, and how the next server goes on with it.
 
 use super::changes::{ChangeFile, MAPPED, NotedChange};
-use super::lost::LostChanges;
-use super::{Held, now};
+use super::clock::now;
+use super::lost::ToldLosses;
+use super::state::{HeldState, Restarts};
 use crate::MountError;
 use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_RESEND};
 use crate::connection::{Connection, Negotiated};
@@ -38,15 +39,6 @@ impl HeldMount {
     pub fn name_key(&self) -> Option<u64> {
         serde_json::from_slice(&self.state).ok().map(|state: MountState| state.name_key)
     }
-}
-
-/// How often the server of a mount was started again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Restarts {
-    /// How often.
-    pub count: u64,
-    /// How the last one ended.
-    pub cause: Option<String>,
 }
 
 /// What a server must know of a mount.
@@ -92,7 +84,7 @@ impl Connection {
         // Another mount of the store, whose holder has died, too.
         let _ = self.superblock.forget_requests(&self.superblock.stamped_mounts());
         let file = ChangeFile::new().map_err(|error| MountError::System("note changes in memory", error))?;
-        let lost = LostChanges::new(&[], &BTreeSet::new(), now());
+        let lost = ToldLosses::new(&[], &BTreeSet::new(), now());
         self.hold(
             u64::from_le_bytes(number) | 1,
             file,
@@ -107,13 +99,14 @@ impl Connection {
         mount: u64,
         file: ChangeFile,
         (executed, attempts): (BTreeMap<u64, u64>, HashMap<u64, u64>),
-        (lost, restarts): (LostChanges, Restarts),
+        (lost, restarts): (ToldLosses, Restarts),
     ) {
         self.superblock.stamp_pushes(mount, Box::new(now));
         let holder = rustix::process::getppid();
         let next_worker = AtomicU64::new(0);
         // Nobody else sets it.
-        let _ = self.held.set(Held { mount, file, executed, attempts, lost, restarts, holder, next_worker });
+        let _ =
+            self.held.set(HeldState { mount, file, executed, attempts, lost, restarts, holder, next_worker });
     }
 
     /// What a holder is to keep; none if the mount cannot outlive its server.
@@ -168,7 +161,7 @@ impl Connection {
         let is_known = move |nodeid| kernel.upgrade().is_some_and(|kernel| kernel.is_known_to_kernel(nodeid));
         self.nodes.inherit(&self.superblock, Box::new(is_known));
         let nameless = self.keep_nameless();
-        let lost = LostChanges::new(&changes, &nameless, now());
+        let lost = ToldLosses::new(&changes, &nameless, now());
         self.hold(state.mount, file, (executed, attempts), (lost, restarts));
         self.drop_lost(&changes)
     }
@@ -217,6 +210,36 @@ impl Connection {
         // An error: the mount is gone, and the workers find that.
         if let Err(error) = self.notify(Reply::new().notification(NOTIFY_RESEND)) {
             log::info!("no request comes again: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_goes_on_with_what_its_own_version_has_agreed_on() {
+        let state = |form, max_write| {
+            let (device, dir) = ((0, 7), b"/m".to_vec());
+            let state = MountState {
+                form,
+                mount: 3,
+                dir,
+                device,
+                max_write,
+                name_key: 5,
+                no_open: true,
+                no_opendir: true,
+                expires_names: true,
+            };
+            serde_json::to_vec(&state).expect("numbers")
+        };
+        let read = |state: &[u8]| MountState::read(state, 4096).map(|state| (state.dir(), state.device));
+        assert_eq!(read(&state(FORM, 4096)).expect("its own"), ("/m".into(), (0, 7)));
+        for other in [state(FORM + 1, 4096), state(FORM, 8192), b"{}".to_vec(), Vec::new()] {
+            let refused = read(&other).expect_err("another").to_string();
+            assert!(refused.contains("another version of sluice made it"), "{refused}");
         }
     }
 }
