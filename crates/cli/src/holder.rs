@@ -18,7 +18,7 @@
 //! One thread, which sleeps in poll(2) until the server ends, says something, or a signal comes.
 
 use crate::footing::{Footing, HOLDABLE, can_be_held};
-use crate::holder_link::{HolderLink, HolderWord};
+use crate::holder_link::{HolderLink, HolderMessage};
 use crate::nowhere::leave_the_pipes;
 use crate::ram_options::MountList;
 use crate::system_log;
@@ -176,12 +176,12 @@ impl MountHolder<'_> {
         let (link, theirs) = HolderLink::pair()?;
         let mut server = self.start(theirs)?;
         let word = match self.mount.take() {
-            None => HolderWord::Mount,
-            Some(mount) => HolderWord::Resume(mount, self.restarts.clone()),
+            None => HolderMessage::Mount,
+            Some(mount) => HolderMessage::Resume(mount, self.restarts.clone()),
         };
         // A server that has ended already is waited for below.
         let _ = link.say(&word);
-        if let HolderWord::Resume(mount, _) = word {
+        if let HolderMessage::Resume(mount, _) = word {
             self.mount = Some(mount);
         }
         let mut life = ServerLife::default();
@@ -231,14 +231,14 @@ impl MountHolder<'_> {
     /// Takes what the server says. False: it says no more.
     fn hear(&mut self, link: &HolderLink, life: &mut ServerLife) -> bool {
         match link.hear() {
-            Ok(Some(HolderWord::Hold(mount))) => self.mount = Some(mount),
-            Ok(Some(HolderWord::Serves)) => {
+            Ok(Some(HolderMessage::Hold(mount))) => self.mount = Some(mount),
+            Ok(Some(HolderMessage::Serves)) => {
                 life.served = true;
                 self.leave();
             }
-            Ok(Some(HolderWord::Ends)) => life.is_over = true,
-            Ok(Some(HolderWord::Fails(why))) => life.failure = Some(why),
-            Ok(Some(HolderWord::Mount | HolderWord::Resume(..)) | None) | Err(_) => return false,
+            Ok(Some(HolderMessage::Ends)) => life.is_over = true,
+            Ok(Some(HolderMessage::Fails(why))) => life.failure = Some(why),
+            Ok(Some(HolderMessage::Mount | HolderMessage::Resume(..)) | None) | Err(_) => return false,
         }
         true
     }

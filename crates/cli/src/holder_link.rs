@@ -16,7 +16,7 @@ const DESCRIPTORS: usize = 2;
 
 /// A message.
 #[derive(Debug)]
-pub(crate) enum HolderWord {
+pub(crate) enum HolderMessage {
     /// To a server: it is to mount.
     Mount,
     /// To a server: it is to go on with this mount.
@@ -50,18 +50,18 @@ impl HolderLink {
         Ok(HolderLink(link))
     }
 
-    pub(crate) fn say(&self, word: &HolderWord) -> io::Result<()> {
+    pub(crate) fn say(&self, word: &HolderMessage) -> io::Result<()> {
         match word {
-            HolderWord::Mount => self.send(b'm', &[], None),
-            HolderWord::Resume(mount, restarts) => {
+            HolderMessage::Mount => self.send(b'm', &[], None),
+            HolderMessage::Resume(mount, restarts) => {
                 let cause = restarts.cause.as_deref().unwrap_or_default().as_bytes();
                 let numbers = [restarts.count, cause.len() as u64].map(u64::to_le_bytes).concat();
                 self.send(b'r', &[&numbers, cause, &mount.state], Some(mount))
             }
-            HolderWord::Hold(mount) => self.send(b'h', &[&mount.state], Some(mount)),
-            HolderWord::Serves => self.send(b's', &[], None),
-            HolderWord::Ends => self.send(b'e', &[], None),
-            HolderWord::Fails(why) => {
+            HolderMessage::Hold(mount) => self.send(b'h', &[&mount.state], Some(mount)),
+            HolderMessage::Serves => self.send(b's', &[], None),
+            HolderMessage::Ends => self.send(b'e', &[], None),
+            HolderMessage::Fails(why) => {
                 self.send(b'f', &[&why.as_bytes()[..why.len().min(MESSAGE_MAX / 2)]], None)
             }
         }
@@ -85,7 +85,7 @@ impl HolderLink {
     ///
     /// # Errors
     /// The system's; `InvalidData` for a message of another version.
-    pub(crate) fn hear(&self) -> io::Result<Option<HolderWord>> {
+    pub(crate) fn hear(&self) -> io::Result<Option<HolderMessage>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut message = vec![0; MESSAGE_MAX];
@@ -108,14 +108,13 @@ impl HolderLink {
         };
         let Some((kind, rest)) = message[..received.bytes].split_first() else { return Ok(None) };
         let word = match kind {
-            b'm' => Some(HolderWord::Mount),
-            b'r' => {
-                resumed(rest).and_then(|(restarts, state)| Some(HolderWord::Resume(held(state)?, restarts)))
-            }
-            b'h' => held(rest).map(HolderWord::Hold),
-            b's' => Some(HolderWord::Serves),
-            b'e' => Some(HolderWord::Ends),
-            b'f' => Some(HolderWord::Fails(String::from_utf8_lossy(rest).into_owned())),
+            b'm' => Some(HolderMessage::Mount),
+            b'r' => resumed(rest)
+                .and_then(|(restarts, state)| Some(HolderMessage::Resume(held(state)?, restarts))),
+            b'h' => held(rest).map(HolderMessage::Hold),
+            b's' => Some(HolderMessage::Serves),
+            b'e' => Some(HolderMessage::Ends),
+            b'f' => Some(HolderMessage::Fails(String::from_utf8_lossy(rest).into_owned())),
             _ => None,
         };
         word.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -150,21 +149,23 @@ mod tests {
         let mount = || HeldMount { state: vec![7; 100], device: null(), changes: null() };
         let restarts = Restarts { count: 3, cause: Some("signal 9".into()) };
         for word in [
-            HolderWord::Mount,
-            HolderWord::Resume(mount(), restarts.clone()),
-            HolderWord::Hold(mount()),
-            HolderWord::Serves,
-            HolderWord::Ends,
-            HolderWord::Fails("no disk".into()),
+            HolderMessage::Mount,
+            HolderMessage::Resume(mount(), restarts.clone()),
+            HolderMessage::Hold(mount()),
+            HolderMessage::Serves,
+            HolderMessage::Ends,
+            HolderMessage::Fails("no disk".into()),
         ] {
             ours.say(&word).expect("sent");
             let heard = theirs.hear().expect("heard").expect("a word");
             match (&word, heard) {
-                (HolderWord::Resume(said, _), HolderWord::Resume(heard, told)) => {
+                (HolderMessage::Resume(said, _), HolderMessage::Resume(heard, told)) => {
                     assert_eq!((&said.state, &restarts), (&heard.state, &told));
                 }
-                (HolderWord::Hold(said), HolderWord::Hold(heard)) => assert_eq!(said.state, heard.state),
-                (HolderWord::Fails(said), HolderWord::Fails(heard)) => assert_eq!(*said, heard),
+                (HolderMessage::Hold(said), HolderMessage::Hold(heard)) => {
+                    assert_eq!(said.state, heard.state)
+                }
+                (HolderMessage::Fails(said), HolderMessage::Fails(heard)) => assert_eq!(*said, heard),
                 (said, heard) => assert_eq!(format!("{said:?}"), format!("{heard:?}")),
             }
         }

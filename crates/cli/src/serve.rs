@@ -11,7 +11,7 @@ use crate::cluster::ClusterMember;
 use crate::failures::{failure, mount_failure};
 use crate::footing::Footing;
 use crate::holder::{self, Holding};
-use crate::holder_link::{HolderLink, HolderWord};
+use crate::holder_link::{HolderLink, HolderMessage};
 use crate::key_source::{KeySource, key_for, refuse_wrong_key};
 use crate::metrics::MountPlace;
 use crate::mount_files::{self, MountFile};
@@ -137,7 +137,7 @@ fn serve_held(args: MountArgs) -> Result<u8> {
     let served = serve_and_tell(Some(store), dir, &args.options.join(","), &way, None);
     if let (Err(error), Some(link)) = (&served, &way.link) {
         // Without a holder nobody hears it.
-        let _ = link.say(&HolderWord::Fails(error.to_string()));
+        let _ = link.say(&HolderMessage::Fails(error.to_string()));
     }
     served
 }
@@ -247,7 +247,7 @@ fn serve(
         Some(link) => link.hear()?,
         None => None,
     };
-    if let Some(HolderWord::Resume(held, _)) = &resumed {
+    if let Some(HolderMessage::Resume(held, _)) = &resumed {
         ram.name_key = held.name_key();
     }
     let can_read_again = key.as_ref().map(KeySource::can_be_read_again);
@@ -322,12 +322,12 @@ fn serve(
         superblock.track_crashes().map_err(std::io::Error::from)?;
     }
     let mount = match resumed {
-        Some(HolderWord::Resume(held, restarts)) => options.resume(&superblock, held, restarts),
+        Some(HolderMessage::Resume(held, restarts)) => options.resume(&superblock, held, restarts),
         _ => options.mount(&superblock, dir),
     };
     let mount = mount.map_err(mount_failure)?;
     if let (Some(link), Some(held)) = (&way.link, mount.held()?) {
-        link.say(&HolderWord::Hold(held))?;
+        link.say(&HolderMessage::Hold(held))?;
     }
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);
@@ -335,10 +335,10 @@ fn serve(
         serve_metrics(address, mount.device(), MountPlace::of(dir, store))?;
     }
     ready(attached, detach)?;
-    tell_holder(way, &HolderWord::Serves);
+    tell_holder(way, &HolderMessage::Serves);
     log::info!("mounted on {}, device {major}:{minor}", dir.display());
     let ended = mount.run_until_signal(signals)?;
-    tell_holder(way, &HolderWord::Ends);
+    tell_holder(way, &HolderMessage::Ends);
     log::info!("{} ended: {ended:?}", dir.display());
     if let Some(store) = store {
         let why = || superblock.failure().map_or_else(String::new, |why| format!(" ({why})"));
@@ -358,7 +358,7 @@ fn serve(
 }
 
 /// Tells the holder, if there is one.
-fn tell_holder(way: &ServingWay, word: &HolderWord) {
+fn tell_holder(way: &ServingWay, word: &HolderMessage) {
     if let Some(link) = &way.link
         && let Err(error) = link.say(word)
     {
