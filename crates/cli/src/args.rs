@@ -568,4 +568,7 @@ pub(crate) struct Mount {
     /// Say when it is mounted, and leave terminal and pipes then
     #[arg(long, hide = true, requires = "foreground", conflicts_with = "attached")]
     pub(crate) detach: bool,
+    /// A holder keeps the mount; standard input leads to it
+    #[arg(long, hide = true, requires = "foreground", conflicts_with = "attached")]
+    pub(crate) held: bool,
 }

@@ -3,7 +3,7 @@
 use sluice_fuse::control::{FileSystemStat, MountStat, ObjectStoreStat, ScrubStat, StoreStat};
 
 /// The figures that only grow while a server runs. The others are of this moment.
-pub(crate) const COUNTERS: [&str; 19] = [
+pub(crate) const COUNTERS: [&str; 20] = [
     "directory_departures",
     "cache_lookups",
     "cache_hits",
@@ -23,6 +23,7 @@ pub(crate) const COUNTERS: [&str; 19] = [
     "cluster_recalls",
     "cluster_reconnections",
     "uptime_seconds",
+    "restarts",
 ];
 
 /// Figures that stand in no structure of the server's answer under their name.

@@ -3,7 +3,7 @@
 
 use crate::bucket::Bucket;
 use sluice_console::failure::{Failure, Result};
-use sluice_fuse::{LockMode, MountOptions};
+use sluice_fuse::{LockMode, MountOptions, Transport};
 use std::path::Path;
 
 /// The base of a file system.
@@ -22,7 +22,7 @@ pub(crate) enum Footing {
 /// Options, with a value or for any value; where they have an effect; what is said elsewhere.
 type OptionRule = (&'static [&'static str], fn(Footing, &MountOptions) -> bool, &'static str);
 
-const RULES: [OptionRule; 10] = [
+const RULES: [OptionRule; 11] = [
     (
         &["memory", "volatile", "cache", "cache_size", "takeover"],
         |place, _| place != Footing::Memory,
@@ -53,6 +53,7 @@ const RULES: [OptionRule; 10] = [
         |place, _| place != Footing::Memory,
         "only with a store: a file system in memory is not encrypted",
     ),
+    (&["holder=on"], can_be_held, HOLDABLE),
     (
         &["snapshots"],
         |_, mount| !mount.read_only,
@@ -85,6 +86,18 @@ const RULES: [OptionRule; 10] = [
         "not with --cluster, where the owner of the cluster serves all nodes alike: leave it out",
     ),
 ];
+
+/// Where a holder keeps a mount.
+pub(crate) const HOLDABLE: &str = "only with a store (what is in memory ends with its server), not with --cluster, and not with locks=sluice, \
+                                writeback or transport=uring, whose state the server has";
+
+/// Whether a holder can keep the mount, as far as the mount's options say.
+pub(crate) fn can_be_held(place: Footing, mount: &MountOptions) -> bool {
+    matches!(place, Footing::Directory | Footing::Objects)
+        && mount.locks == LockMode::Kernel
+        && !mount.writeback
+        && mount.transport != Transport::Uring
+}
 
 impl Footing {
     /// Where a mount of `store` stands, or of a file system in memory; `in_cluster`: as a node of one.
@@ -172,6 +185,8 @@ mod tests {
         ("cache=/var/cache/fs", "oC"),
         ("cache_size=1G,cache=/var/cache/fs", "oC"),
         ("takeover", "o"),
+        ("holder=on", "do"),
+        ("holder=off", "mdocC"),
         ("track", "mdo"),
         ("snapshots=hourly:24,daily:7", "mdocC"),
         ("scrub=weekly", "docC"),

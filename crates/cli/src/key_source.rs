@@ -27,6 +27,12 @@ pub(crate) enum KeySource {
 }
 
 impl KeySource {
+    /// Whether another process can read it later: a pipe gives it once.
+    pub(crate) fn can_be_read_again(&self) -> bool {
+        let (KeySource::File(path) | KeySource::Passphrase(path)) = self;
+        path.metadata().is_ok_and(|metadata| metadata.is_file())
+    }
+
     /// The source that two options give, of which one at most is there.
     pub(crate) fn of(file: Option<&PathBuf>, passphrase: Option<&PathBuf>) -> Option<KeySource> {
         let passphrase = || passphrase.cloned().map(KeySource::Passphrase);

@@ -30,6 +30,9 @@ struct MountRow {
     transport: Option<String>,
     /// The role of a node of a cluster.
     role: Option<String>,
+    /// The process that keeps the mount when its server dies, and how often that happened.
+    holder: Option<u32>,
+    restarts: Option<u64>,
 }
 
 pub(crate) fn list(json: bool) -> Result<()> {
@@ -66,6 +69,8 @@ fn row(mount: &ListedMount) -> MountRow {
                 uptime_seconds: Some(stat.uptime_seconds),
                 used_bytes: known.map(|known| if known.blocks == 0 { known.file_bytes } else { used(known) }),
                 transport: Some(stat.transport.clone()),
+                holder: stat.holder,
+                restarts: stat.restarts,
                 role: stat.cluster.get("role").and_then(|role| role.as_str()).map(str::to_owned),
                 ..place
             }
@@ -78,7 +83,7 @@ fn table(rows: &[MountRow]) -> String {
         return "no sluicefs is mounted here; `sluice mount DIR` mounts one\n".into();
     }
     let mut table = Table::with_left_columns(3);
-    table.line(["DIRECTORY", "STORE", "STATE", "PID", "UP", "BYTES"]);
+    table.line(["DIRECTORY", "STORE", "STATE", "PID", "HOLDER", "UP", "BYTES"]);
     let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     for row in rows {
         table.line([
@@ -86,6 +91,7 @@ fn table(rows: &[MountRow]) -> String {
             or_none(row.store.clone()),
             row.role.as_ref().map_or_else(|| row.state.into(), |role| format!("{} ({role})", row.state)),
             or_none(row.pid.map(|pid| pid.to_string())),
+            or_none(row.holder.map(|holder| holder.to_string())),
             or_none(row.uptime_seconds.map(span)),
             or_none(row.used_bytes.map(|bytes| grouped(bytes as f64))),
         ]);

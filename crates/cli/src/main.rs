@@ -28,6 +28,8 @@ mod failures;
 mod fault;
 mod figures;
 mod footing;
+mod holder;
+mod holder_link;
 mod key_source;
 mod keys;
 mod lab_program;
@@ -48,6 +50,7 @@ mod no_bucket;
 #[cfg(all(test, feature = "cluster"))]
 #[allow(dead_code, reason = "compiled for its tests")]
 mod no_cluster;
+mod nowhere;
 mod quota;
 mod ram_options;
 mod run_in_mount;
@@ -144,7 +147,7 @@ fn perform(command: Command) -> Result<u8> {
                 Ok(store::OPERATIONAL)
             });
         }
-        Command::Mount(mount) => serve::mount(mount)?,
+        Command::Mount(mount) => return serve::mount(mount),
         Command::Umount { lazy, force, dir } => {
             let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
             // Before the mount is gone.

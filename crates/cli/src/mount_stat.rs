@@ -34,6 +34,9 @@ pub(crate) fn text(stat: &MountStat) -> String {
     let mut table = Table::with_left_columns(1);
     table.line(["", "", "p50", "p99"]);
     table.line(["transport", &stat.transport]);
+    if let Some(cause) = &stat.restart_cause {
+        table.line(["the last server's end", cause]);
+    }
     if let Some(why) = stat.file_system.iter().find_map(|known| known.failure.as_ref()) {
         table.line(["read-only, since", why]);
     }
@@ -129,6 +132,7 @@ pub(crate) fn gauges(stat: &MountStat) -> Vec<(&'static str, u64)> {
         ("waiting_locks", stat.waiting_locks),
         ("resident_bytes", stat.resident_bytes),
     ];
+    gauges.extend(stat.restarts.map(|count| ("restarts", count)));
     gauges.extend(stat.file_system.iter().flat_map(gauges_of_file_system));
     gauges
 }

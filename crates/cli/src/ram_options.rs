@@ -17,7 +17,7 @@ use std::path::PathBuf;
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock, memory=N[K|M|G|T|%], \
                      snapshots=PERIOD:N[,PERIOD:N], scrub=PERIOD, \
-                     volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, track, log=LEVEL, metrics=ADDRESS:PORT";
+                     volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, holder=on|off, track, log=LEVEL, metrics=ADDRESS:PORT";
 /// The unit of memory for file data: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -55,6 +55,8 @@ pub(crate) struct MountList {
     pub(crate) metrics: Option<SocketAddr>,
     /// Crashes are tracked from the beginning.
     pub(crate) is_tracked: bool,
+    /// Whether the mount is to outlive its server, if that is said.
+    pub(crate) holder: Option<bool>,
 }
 
 /// Parses the options of a file system in a store or in memory.
@@ -98,6 +100,7 @@ fn parse(list: &str) -> Result<MountList> {
         level: LevelFilter::Warn,
         metrics: None,
         is_tracked: false,
+        holder: None,
     };
     for option in list.split(',') {
         if apply(&mut parsed, option, memory)? {
@@ -181,6 +184,8 @@ fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
                 bytes.ok_or_else(|| refuse("give bytes, such as 500M or 20G"))?;
         }
         ("track", None) => list.is_tracked = true,
+        ("holder", Some("on")) => list.holder = Some(true),
+        ("holder", Some("off")) => list.holder = Some(false),
         ("log", Some(value)) => {
             list.level = value.parse().map_err(|_| refuse("give off, error, warn, info, debug or trace"))?;
         }

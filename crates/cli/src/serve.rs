@@ -10,16 +10,18 @@ use crate::bucket::{self, Bucket};
 use crate::cluster::ClusterMember;
 use crate::failures::{failure, mount_failure};
 use crate::footing::Footing;
-use crate::key_source::{key_for, refuse_wrong_key};
+use crate::holder::{self, Holding};
+use crate::holder_link::{HolderLink, HolderMessage};
+use crate::key_source::{KeySource, key_for, refuse_wrong_key};
 use crate::metrics::MountPlace;
 use crate::mount_files::{self, MountFile};
+use crate::nowhere::{leave_for, nowhere};
 use crate::ram_options::{self, MountList};
 use crate::storage::Storage;
 use crate::store::{refuse_mount, warn_if_loose};
 use crate::system_log;
 use crate::watch::serve_metrics;
 use crate::{announce, tell_parent};
-use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::Resource;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::mounted;
@@ -29,8 +31,8 @@ use sluice_store::disk::HostDisk;
 use sluice_store::{Store, StoreError};
 use sluice_sync::{memory, thread};
 use sluice_vfs::Superblock;
+use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,12 +43,17 @@ const FILES_MIN: u64 = 64;
 /// Several `-o` as one list, checked.
 pub(crate) fn option_list(options: &[String], place: Footing) -> Result<String> {
     let list = options.join(",");
-    let mount = ram_options::parse_for(place != Footing::Memory, &list)?.mount;
-    place.check(&list, &mount)?;
+    let parsed = ram_options::parse_for(place != Footing::Memory, &list)?;
+    place.check(&list, &parsed.mount)?;
+    holder::is_wanted(&parsed, place, false)?;
     Ok(list)
 }
 
-pub(crate) fn mount(args: MountArgs) -> Result<()> {
+pub(crate) fn mount(args: MountArgs) -> Result<u8> {
+    // A server that goes on with a mount must not look there: nobody answers yet.
+    if args.held {
+        return serve_held(args);
+    }
     let (dir, store) = match <[_; 2]>::try_from(args.places) {
         Ok([store, dir]) if !args.ram => (dir, Some(store)),
         Ok([_, dir]) => {
@@ -95,13 +102,58 @@ pub(crate) fn mount(args: MountArgs) -> Result<()> {
         return Err(Failure::Usage(text));
     }
     if !args.foreground {
-        return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref());
+        return mount_in_background(store.as_deref(), &dir, &args.options, member.as_ref()).map(|()| 0);
     }
-    let list = option_list(&args.options, Footing::of(store.as_deref(), member.is_some()))?;
-    control::will_tell_end();
-    let served = serve(store.as_deref(), &dir, &list, (args.attached, args.detach), member.as_ref());
-    control::tell_end(served.as_ref().err().map(ToString::to_string).as_deref());
+    let place = Footing::of(store.as_deref(), member.is_some());
+    let list = option_list(&args.options, place)?;
+    let parsed = ram_options::parse_for(store.is_some(), &list)?;
+    if !args.attached
+        && let Some(store) = &store
+        && holder::is_wanted(&parsed, place, args.detach)?
+    {
+        let words = ["mount", "--foreground", "--held"].into_iter().chain(args.detach.then_some("--detach"));
+        let words = words.chain(["-o", &list, "--"]).map(OsString::from);
+        let dir = dir.canonicalize().unwrap_or(dir);
+        let arguments = words.chain([store.into(), dir.clone().into()]).collect();
+        return holder::hold(&Holding { dir: &dir, arguments, detach: args.detach, level: parsed.level });
+    }
+    let way = ServingWay { attached: args.attached, detach: args.detach, link: None };
+    serve_and_tell(store.as_deref(), &dir, &list, &way, member.as_ref())
+}
+
+/// How a mount is served.
+struct ServingWay {
+    attached: bool,
+    detach: bool,
+    /// The holder of the mount.
+    link: Option<HolderLink>,
+}
+
+/// `sluice mount --held`: the server of a mount that a holder keeps, which has checked the arguments.
+fn serve_held(args: MountArgs) -> Result<u8> {
+    let link = HolderLink::of_server(&nowhere()?)?;
+    let (Some(dir), Some(store)) = (args.places.last(), args.places.first()) else { return Ok(0) };
+    let way = ServingWay { attached: false, detach: args.detach, link: Some(link) };
+    let served = serve_and_tell(Some(store), dir, &args.options.join(","), &way, None);
+    if let (Err(error), Some(link)) = (&served, &way.link) {
+        // Without a holder nobody hears it.
+        let _ = link.say(&HolderMessage::Fails(error.to_string()));
+    }
     served
+}
+
+/// Serves, and tells whoever asks how that ended.
+fn serve_and_tell(
+    store: Option<&Path>,
+    dir: &Path,
+    list: &str,
+    way: &ServingWay,
+    member: Option<&ClusterMember>,
+) -> Result<u8> {
+    control::will_tell_end();
+    let served = serve(store, dir, list, way, member);
+    control::tell_end(served.as_ref().err().map(ToString::to_string).as_deref());
+    served.map(|()| 0)
 }
 
 /// Refuses a mount on `dir` that would hide the directory `place` of `what`, or stand in it, also where a bind mount gives one of the
@@ -185,16 +237,31 @@ fn serve(
     store: Option<&Path>,
     dir: &Path,
     list: &str,
-    (attached, detach): (bool, bool),
+    way: &ServingWay,
     member: Option<&ClusterMember>,
 ) -> Result<()> {
-    let MountList { mut ram, objects, mount: mut options, key, level, metrics, is_tracked } =
+    let &ServingWay { attached, detach, .. } = way;
+    let MountList { mut ram, objects, mount: mut options, key, level, metrics, is_tracked, holder } =
         ram_options::parse_for(store.is_some(), list)?;
+    let resumed = match &way.link {
+        Some(link) => link.hear()?,
+        None => None,
+    };
+    if let Some(HolderMessage::Resume(held, _)) = &resumed {
+        ram.name_key = held.name_key();
+    }
+    let can_read_again = key.as_ref().map(KeySource::can_be_read_again);
     // Here, and not where the options are checked: a pipe gives its key once. The terminal is still ours.
     ram.store.key = match store {
         Some(store) => key_for(store, key, "Passphrase")?,
         None => None,
     };
+    // A person is not asked a second time.
+    options.held = way.link.is_some() && can_read_again.unwrap_or(ram.store.key.is_none());
+    if holder == Some(true) && way.link.is_some() && !options.held {
+        let text = "mount option holder=on: the next server needs the key again: give it in a file";
+        return Err(Failure::Failed(text.into()));
+    }
     if let (Some(_), Some(store)) = (member, store) {
         // A node may open the store much later, in the place of one that died: it must not learn then that its key is wrong.
         refuse_wrong_key(store, ram.store.key.as_ref())?;
@@ -254,15 +321,24 @@ fn serve(
     if is_tracked {
         superblock.track_crashes().map_err(std::io::Error::from)?;
     }
-    let mount = options.mount(&superblock, dir).map_err(mount_failure)?;
+    let mount = match resumed {
+        Some(HolderMessage::Resume(held, restarts)) => options.resume(&superblock, held, restarts),
+        _ => options.mount(&superblock, dir),
+    };
+    let mount = mount.map_err(mount_failure)?;
+    if let (Some(link), Some(held)) = (&way.link, mount.held()?) {
+        link.say(&HolderMessage::Hold(held))?;
+    }
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);
     if let Some(address) = metrics {
         serve_metrics(address, mount.device(), MountPlace::of(dir, store))?;
     }
     ready(attached, detach)?;
+    tell_holder(way, &HolderMessage::Serves);
     log::info!("mounted on {}, device {major}:{minor}", dir.display());
     let ended = mount.run_until_signal(signals)?;
+    tell_holder(way, &HolderMessage::Ends);
     log::info!("{} ended: {ended:?}", dir.display());
     if let Some(store) = store {
         let why = || superblock.failure().map_or_else(String::new, |why| format!(" ({why})"));
@@ -279,6 +355,15 @@ fn serve(
         }
     }
     conclude(ended, dir, device, detach)
+}
+
+/// Tells the holder, if there is one.
+fn tell_holder(way: &ServingWay, word: &HolderMessage) {
+    if let Some(link) = &way.link
+        && let Err(error) = link.say(word)
+    {
+        log::warn!("the holder of the mount has ended: the mount ends with its server now: {error}");
+    }
 }
 
 /// Tells a person once what a mount waits for.
@@ -322,7 +407,7 @@ fn ready(attached: bool, detach: bool) -> Result<()> {
         announce()?;
     }
     if let Some(null) = null {
-        leave_the_pipes(&null)?;
+        leave_for(&null)?;
     }
     if attached {
         thread::spawn(stop_when_input_ends);
@@ -335,17 +420,6 @@ fn name_after(store: &Path, options: &mut MountOptions) {
     if options.fsname == MountOptions::default().fsname {
         options.fsname = store.as_os_str().to_owned();
     }
-}
-
-fn nowhere() -> Result<OwnedFd> {
-    let null = rustix::fs::openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    null.map_err(std::io::Error::from).context(|| "/dev/null")
-}
-
-/// Standard output and standard error go to `null` from here on.
-fn leave_the_pipes(null: &OwnedFd) -> Result<()> {
-    let left = rustix::stdio::dup2_stdout(null).and_then(|()| rustix::stdio::dup2_stderr(null));
-    left.map_err(std::io::Error::from).context(|| "/dev/null")
 }
 
 /// The process at the other end of our standard input has closed it, or died: stop, as if by SIGTERM.

@@ -3,7 +3,7 @@
 #[path = "suite/harness/mod.rs"]
 mod harness;
 
-use harness::{Scratch, can_mount, is_mounted, kill, server_of, skipped, sluice, until};
+use harness::{Scratch, can_mount, crash, is_mounted, skipped, sluice, until};
 use serde_json::Value;
 use sluice_console::servers::ServerProcess;
 use std::fs::{self, File};
@@ -69,7 +69,7 @@ impl Stored {
 
     /// Ends the server as a crash of its process does, and takes the dead mount away.
     fn kill(&self) {
-        kill("-KILL", server_of(&self.dir));
+        crash(&self.dir);
         until("the server is dead", || self.json(&["info", "--json"])["in_use"] == false);
         // It says that the server had ended.
         let _ = self.sluice(&["umount", "--lazy", self.dir()]);

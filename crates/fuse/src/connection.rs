@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::event::{Event, is_worker};
 use crate::handler::{Releasing, SecondLooks, Turns};
 use crate::handles::Handles;
+use crate::held::state::HeldState;
 use crate::nodes::Nodes;
 use crate::parked::{Parked, Withdrawal};
 use crate::reply::{Disposition, Reply, Seek};
@@ -31,6 +32,8 @@ pub struct Connection {
     channel: Arc<dyn Channel>,
     /// The result of INIT. *immutable once set*
     pub(crate) negotiated: OnceLock<Negotiated>,
+    /// If the mount may outlive its server. *immutable once set*
+    pub(crate) held: OnceLock<HeldState>,
     /// Under which name the file system knows this mount. *immutable once set*
     pub(crate) observer: OnceLock<ObserverId>,
     /// If the kernel is one of several that agree. *immutable once set*
@@ -69,6 +72,8 @@ pub(crate) struct Negotiated {
     pub(crate) uring: bool,
     /// The kernel can be told to look a name up again that it keeps.
     pub(crate) expires_names: bool,
+    /// It may be served by another process after this one: it makes requests again that were not answered, and drops all names.
+    pub(crate) resends: bool,
 }
 
 /// Where the lock file is. All *immutable*
@@ -112,6 +117,7 @@ impl Connection {
             dev,
             channel,
             negotiated: OnceLock::new(),
+            held: OnceLock::new(),
             observer: OnceLock::new(),
             coherence: OnceLock::new(),
             lock_file: OnceLock::new(),
@@ -133,10 +139,20 @@ impl Connection {
         let served = self.process(message, reply);
         match served.answer {
             Answer::Now(answer) => send(&*self.channel, answer),
-            Answer::Seek(seek) => self.seek_later(seek, self.channel.clone()),
+            Answer::Seek(seek) => self.seek_by_channel(seek),
             Answer::Elsewhere => {}
         }
         self.count(served.kind);
+    }
+
+    /// Where answers go.
+    pub(crate) fn channel(&self) -> &dyn Channel {
+        &*self.channel
+    }
+
+    /// Has `seek` answered when the kernel has handed its pages down.
+    pub(crate) fn seek_by_channel(&self, seek: Seek) {
+        self.seek_later(seek, self.channel.clone());
     }
 
     /// Takes one message apart and serves it. An answer that is due now is built in `reply`.
@@ -267,6 +283,7 @@ impl Connection {
             coherence.gone();
         }
         self.nodes.clear();
+        self.end_held();
     }
 
     /// Takes back the lock requests that wait. The callers get no answer.
@@ -295,7 +312,7 @@ impl Connection {
     }
 }
 
-fn send(channel: &dyn Channel, message: &[u8]) {
+pub(crate) fn send(channel: &dyn Channel, message: &[u8]) {
     // An error means that the request was aborted or the mount is gone: there is nobody left to tell.
     let _ = channel.send(message);
 }

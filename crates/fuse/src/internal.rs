@@ -1,10 +1,12 @@
 //! Internal: what a crate of this workspace uses that serves a kernel which is not its own, or reads a device for another server
 //! (`sluice-cluster`). No part of the public interface: it changes without notice.
 
+pub use crate::calling_process::CallingProcess;
 pub use crate::coherence::Coherence;
 pub use crate::connection::{Answer, Connection, Served};
 pub use crate::counters::Counters;
 pub use crate::event::{Event, Serving, is_worker};
+pub use crate::handler::again::{Again, again};
 pub use crate::handler::caller::NOT_TOLD;
 pub use crate::handler::locks::set_again as set_lock_again;
 pub use crate::handler::turns::Releasing;

@@ -30,6 +30,7 @@
 //!       handler      what each request does           reply   the answer's bytes
 //!       nodes        inodes that the kernel knows     handles  open files, when locks are served here
 //!       parked       lock requests that wait          notify  changes by others, told to the kernel
+//!       held         a mount that may outlive its server      calling_process  who asked
 //!       blocked_call what a client's thread waits for, by /proc
 //!       coherence    kernels that agree, for another crate that serves several      marks  what such a crate adds to a request
 //!     control      questions by other processes
@@ -47,6 +48,7 @@ compile_error!("sluice-fuse is for Linux: it serves /dev/fuse");
 
 mod abi;
 mod blocked_call;
+mod calling_process;
 mod coherence;
 mod connection;
 mod counters;
@@ -54,6 +56,7 @@ mod error;
 mod event;
 mod handler;
 mod handles;
+mod held;
 mod lock_class;
 mod marks;
 mod mount;
@@ -76,6 +79,7 @@ pub mod internal;
 
 pub use abi::opcode;
 pub use error::{MountError, is_dead};
+pub use held::{HeldMount, Restarts};
 pub use mount::{Ended, Users, device_of_source, is_mounted_for, is_within, source_at, unmount_at};
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, StorageStat, Transport};
 pub use remount::{is_of_remount, remount_at};

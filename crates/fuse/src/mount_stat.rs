@@ -51,6 +51,15 @@ pub struct MountStat {
     /// Seconds since the mount began.
     #[serde(default)]
     pub uptime_seconds: u64,
+    /// For a mount that a holder keeps: how often its server was started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<u64>,
+    /// How the last server ended that was replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_cause: Option<String>,
+    /// The number of the process that keeps the mount when its server dies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<u32>,
     /// Facts of the process that has the file system; None on a node of a cluster that is not the owner.
     #[serde(flatten)]
     pub file_system: Option<FileSystemStat>,

@@ -40,7 +40,7 @@ pub(crate) use pages::Noted;
 
 use crate::abi::ROOT_ID;
 use crate::lock_class::NODES;
-use expected::KnownNode;
+use expected::{Inherited, KnownNode};
 use pages::Pages;
 use sluice_sync::{Arc, Mutex, OnceLock};
 use sluice_vfs::{Inode, InodeRef, Superblock};
@@ -65,11 +65,15 @@ pub struct Nodes {
     names: RandomState,
     /// Where inodes that are expected are looked for. *set once*
     superblock: OnceLock<Arc<Superblock>>,
+    /// How inodes are found that the kernel knew before this server, if it did not say which. *set once*
+    inherited: OnceLock<Inherited>,
 }
 
 struct Node {
     known: KnownNode,
     lookups: u64,
+    /// The kernel may have more lookups, from before this server.
+    inherited: bool,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
     /// Caches that the kernel was told to drop and has not filled again.
@@ -102,6 +106,7 @@ impl Node {
         Node {
             known,
             lookups: 0,
+            inherited: false,
             changed: false,
             dropped: Dropped::Nothing,
             looks: 0,
@@ -115,6 +120,11 @@ impl Node {
             KnownNode::Inode(inode) => Some(inode),
             KnownNode::Expected(_) | KnownNode::Lost => None,
         }
+    }
+
+    /// Whether the kernel knows it, or may.
+    fn is_known(&self) -> bool {
+        self.lookups > 0 || self.inherited
     }
 
     /// The inode, if it owes that its times move. It no longer does: the caller moves them.
@@ -139,7 +149,13 @@ impl Nodes {
     /// A table that holds `root` alone.
     pub(crate) fn new(root: InodeRef) -> Nodes {
         let shards = std::array::from_fn(|_| Mutex::with_class(&NODES, HashMap::new()));
-        let nodes = Nodes { root, shards, names: RandomState::new(), superblock: OnceLock::new() };
+        let nodes = Nodes {
+            root,
+            shards,
+            names: RandomState::new(),
+            superblock: OnceLock::new(),
+            inherited: OnceLock::new(),
+        };
         nodes.keep_root();
         nodes
     }
@@ -269,8 +285,11 @@ impl Nodes {
         }
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return };
+        // The kernel gives back all that it has, or one that it could not use.
+        node.inherited &= lookups <= node.lookups;
         node.lookups = node.lookups.saturating_sub(lookups);
         node.changed &= node.lookups > 0;
+        let is_doubtful = node.inherited && node.lookups == 0;
         let owing = if node.lookups == 0 { node.take_owing() } else { None };
         if node.lookups == 0 {
             // The kernel has no page any more.
@@ -283,6 +302,9 @@ impl Nodes {
         if let Some(inode) = owing {
             pay(&inode);
         }
+        if is_doubtful {
+            self.ask_for(nodeid);
+        }
     }
 
     /// Notes that somebody else changed inode `ino`. True if the kernel knows it.
@@ -290,7 +312,7 @@ impl Nodes {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return false };
-        node.changed = node.lookups > 0;
+        node.changed = node.is_known();
         node.changed
     }
 
@@ -299,14 +321,18 @@ impl Nodes {
         let nodeid = self.nodeid(ino);
         let mut shard = self.shard(nodeid).lock();
         let gone = remove_if_unreachable(&mut shard, nodeid);
+        let is_doubtful = shard.get(&nodeid).is_some_and(|node| node.inherited && node.lookups == 0);
         drop(shard);
         drop(gone);
+        if is_doubtful {
+            self.ask_for(nodeid);
+        }
     }
 
     /// True if the kernel knows inode `ino`.
     pub fn knows(&self, ino: u64) -> bool {
         let nodeid = self.nodeid(ino);
-        self.shard(nodeid).lock().get(&nodeid).is_some_and(|node| node.lookups > 0)
+        self.shard(nodeid).lock().get(&nodeid).is_some_and(Node::is_known)
     }
 
     /// Notes that somebody else changed directory `ino`. True if the kernel must be told: it knows the directory, and may have
@@ -395,7 +421,7 @@ impl Nodes {
 
     /// How many inodes the kernel knows.
     pub(crate) fn len(&self) -> usize {
-        let known = |shard: &Shard| shard.lock().values().filter(|node| node.lookups > 0).count();
+        let known = |shard: &Shard| shard.lock().values().filter(|node| node.is_known()).count();
         self.shards.iter().map(known).sum()
     }
 
@@ -422,7 +448,7 @@ impl Nodes {
 fn remove_if_unreachable(shard: &mut HashMap<u64, Node>, nodeid: u64) -> Option<Node> {
     let node = shard.get(&nodeid)?;
     let stays = |inode: &InodeRef| inode.has_name() && !inode.is_stored();
-    if node.lookups > 0 || node.inode().is_some_and(stays) {
+    if node.is_known() || node.inode().is_some_and(stays) {
         return None;
     }
     let gone = shard.remove(&nodeid);

@@ -151,20 +151,20 @@ impl Connection {
     pub(crate) fn announce(&self, event: &Event) -> bool {
         match event {
             Event::Entry { dir, name, child } => {
-                if self.nodes.mark_changed(*dir) {
+                if self.nodes.may_inherit(*dir) || self.nodes.mark_changed(*dir) {
                     self.invalidate_entry(*dir, name);
                     self.invalidate_inode(*dir, 0, 0);
                 }
                 match child {
-                    Some(child) if self.nodes.mark_changed(*child) => self.invalidate_inode(*child, -1, 0),
-                    _ => true,
+                    Some(child) => self.tell_if_known(*child, -1, 0),
+                    None => true,
                 }
             }
-            Event::Attributes { ino } => !self.nodes.mark_changed(*ino) || self.invalidate_inode(*ino, -1, 0),
+            Event::Attributes { ino } => self.tell_if_known(*ino, -1, 0),
             Event::Data { ino, offset, len } => {
                 // Offsets and lengths are at most FILE_SIZE_MAX, which is what an i64 holds.
                 let (offset, len) = (offset.cast_signed().max(0), len.cast_signed().max(0));
-                !self.nodes.mark_changed(*ino) || self.invalidate_inode(*ino, offset, len)
+                self.tell_if_known(*ino, offset, len)
             }
             Event::Unwanted { inos } => {
                 self.prune(inos);
@@ -228,8 +228,17 @@ impl Connection {
         self.invalidate_inode(ino, -1, 0);
     }
 
+    /// As `invalidate_inode`, if the kernel knows the inode. True if that needs no repetition.
+    fn tell_if_known(&self, ino: u64, off: i64, len: i64) -> bool {
+        if self.nodes.may_inherit(ino) {
+            self.invalidate_inode(ino, off, len);
+            return true;
+        }
+        !self.nodes.mark_changed(ino) || self.invalidate_inode(ino, off, len)
+    }
+
     /// Drops pages from `off` on, or no pages if `off` is negative. False: the kernel does not know the inode.
-    fn invalidate_inode(&self, ino: u64, off: i64, len: i64) -> bool {
+    pub(crate) fn invalidate_inode(&self, ino: u64, off: i64, len: i64) -> bool {
         match self.notify(self.inode_message(ino, off, len).notification(NOTIFY_INVAL_INODE)) {
             Ok(()) => true,
             Err(error) => error.raw_os_error() != Some(Errno::ENOENT.raw()),

@@ -105,6 +105,9 @@ pub struct MountOptions {
     /// The calling process has made a session of its own (`setsid`) and is alone in it, as a daemon is, so that its
     /// threads may be scheduled behind those of its clients. Not said by an `-o` string.
     pub own_session: bool,
+    /// Another process, a holder, keeps the mount when this one dies, and starts a server that [resumes](Self::resume) it. Only with a
+    /// store, where the kernel serves locks and collects no writes; messages travel by the classic device. Not said by an `-o` string.
+    pub held: bool,
     /// How messages travel.
     pub transport: Transport,
     /// Worker threads, with the classic transport. `None`: one for each CPU, at least 2.
@@ -169,6 +172,7 @@ impl Default for MountOptions {
             writeback: false,
             dedicated: false,
             own_session: false,
+            held: false,
             transport: Transport::Auto,
             threads: None,
             max_write: 128 << 10,
@@ -195,6 +199,7 @@ sluice_sync::setters!(MountOptions {
     writeback: bool => writeback;
     dedicated: bool => dedicated;
     own_session: bool => own_session;
+    held: bool => held;
     transport: Transport => transport;
     threads: usize => Some(threads);
     max_write: u32 => max_write;

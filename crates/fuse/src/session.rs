@@ -13,6 +13,7 @@ use crate::connection::Connection;
 use crate::control::Server;
 use crate::event::{Event, Serving};
 use crate::handler::start_seeks;
+use crate::held::{HeldMount, MountState, Restarts};
 use crate::lock_class::{CONTROL, PROGRESS};
 use crate::notify;
 use crate::reply::Reply;
@@ -20,12 +21,13 @@ use crate::transport::crew::Crew;
 use crate::transport::dev_fuse::{self, DevFuse, HEADROOM};
 use crate::transport::policy::{self, InKernel};
 use crate::transport::uring;
-use crate::{Ended, MountError, MountOptions, Transport, mount};
+use crate::{Ended, LockMode, MountError, MountOptions, Transport, mount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use sluice_sync::thread::{Builder, JoinHandle};
 use sluice_sync::{Arc, Condvar, Mutex, mpsc};
 use sluice_vfs::{Fs, Superblock};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
@@ -128,6 +130,10 @@ impl MountOptions {
     /// See [`MountError`]; nothing is left mounted.
     pub fn mount(self, superblock: &Arc<Superblock>, dir: impl AsRef<Path>) -> Result<Mount, MountError> {
         let (dir, mut options) = (mount::mountpoint(dir.as_ref())?, self);
+        options.held &= superblock.is_durable() && options.locks == LockMode::Kernel && !options.writeback;
+        if options.held && options.transport == Transport::Auto {
+            options.transport = Transport::Classic;
+        }
         mount::check_checks(&options)?;
         if options.writeback && !options.dedicated {
             return Err(MountError::Writeback(
@@ -143,6 +149,38 @@ impl MountOptions {
                 Mount::with(superblock.clone(), dir, options)
             }
             decided => decided,
+        }
+    }
+
+    /// Serves a mount whose server has died, with the `superblock` that its store has now and the options that it had. What the last server
+    /// had read and not answered is answered.
+    ///
+    /// # Errors
+    /// [`MountError::System`]; the mount stays as it is.
+    pub fn resume(
+        self,
+        superblock: &Arc<Superblock>,
+        held: HeldMount,
+        restarts: Restarts,
+    ) -> Result<Mount, MountError> {
+        let state = MountState::read(&held.state, self.max_write)?;
+        let options = MountOptions { held: true, transport: Transport::Classic, ..self };
+        let device = Arc::new(DevFuse::new(held.device));
+        let place = (state.dir(), state.device);
+        let (mount, events) = Mount::over(superblock.clone(), place, &device, options);
+        let begun = mount.connection.observe(false).map_err(|_| MountError::Alone);
+        let begun = begun.and_then(|()| mount.connection.resume(&state, held.changes, restarts));
+        let begun = begun.and_then(|()| {
+            mount.connection.ask_again();
+            mount.begin(&device, events)
+        });
+        match begun {
+            Ok(()) => Ok(mount),
+            Err(error) => {
+                // Dropping it would unmount; the holder starts another server.
+                std::mem::forget(mount);
+                Err(error)
+            }
         }
     }
 }
@@ -176,7 +214,30 @@ impl Mount {
         let buffer_len = options.max_write as usize + HEADROOM;
         let (device, number) = mount::mount(&dir, &options)?;
         let device = Arc::new(DevFuse::new(device));
+        // From here on, whatever fails, dropping `mount` unmounts.
+        let (mount, events) = Mount::over(superblock, (dir, number), &device, options);
 
+        let writeback = mount.connection.options.writeback;
+        mount.connection.observe(writeback).map_err(|_| match writeback {
+            true => MountError::Writeback("the file system has another mount: unmount that first"),
+            false => MountError::Alone,
+        })?;
+        mount.connection.make_lock_file()?;
+        negotiate(&mount.connection, &device, buffer_len)?;
+        if mount.connection.options.held {
+            mount.connection.begin_held()?;
+        }
+        mount.begin(&device, events)?;
+        Ok(mount)
+    }
+
+    /// A mount that is at `place`, a directory and a device number, without threads.
+    fn over(
+        superblock: Arc<Superblock>,
+        (dir, number): (PathBuf, (u32, u32)),
+        device: &Arc<DevFuse>,
+        options: MountOptions,
+    ) -> (Mount, mpsc::Receiver<Event>) {
         let (later, events) = mpsc::channel();
         let dev = rustix::fs::makedev(number.0, number.1);
         let connection = Arc::new(Connection::new(superblock, options, dev, device.clone(), later));
@@ -189,19 +250,24 @@ impl Mount {
             changed: Condvar::new(),
             control: Mutex::with_class(&CONTROL, None),
         });
-        // From here on, whatever fails, dropping `mount` unmounts.
-        let mount = Mount { shared, connection };
+        (Mount { shared, connection }, events)
+    }
 
-        let writeback = mount.connection.options.writeback;
-        mount.connection.observe(writeback).map_err(|_| match writeback {
-            true => MountError::Writeback("the file system has another mount: unmount that first"),
-            false => MountError::Alone,
-        })?;
-        mount.connection.make_lock_file()?;
-        negotiate(&mount.connection, &device, buffer_len)?;
-        mount.start(&device, buffer_len, events)?;
-        *mount.shared.control.lock() = Server::start(number, &mount.connection, &device);
-        Ok(mount)
+    /// Starts to serve it.
+    fn begin(&self, device: &Arc<DevFuse>, events: mpsc::Receiver<Event>) -> Result<(), MountError> {
+        let buffer_len = self.connection.options.max_write as usize + HEADROOM;
+        self.start(device, buffer_len, events)?;
+        *self.shared.control.lock() = Server::start(self.shared.device, &self.connection, device);
+        Ok(())
+    }
+
+    /// What a holder is to keep; none if the mount cannot outlive its server.
+    ///
+    /// # Errors
+    /// The operating system's, when there are no descriptors left.
+    pub fn held(&self) -> io::Result<Option<HeldMount>> {
+        let MountShared { dir, device, transport, .. } = &*self.shared;
+        self.connection.held_mount(dir.clone(), *device, transport.as_fd().try_clone_to_owned())
     }
 
     /// Where the file system is mounted, as an absolute path.

@@ -138,6 +138,8 @@ impl Data<'_> {
 #[derive(Debug, Default)]
 pub struct Added {
     records: Records,
+    /// A record that is added if there are others.
+    beside: Option<(Vec<u8>, Vec<u8>)>,
     cut: u64,
     is_logged: bool,
     writes_out: bool,
@@ -186,6 +188,11 @@ impl Added {
     /// Writes that the object `key` has this value.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         self.records.push(key, u64::MAX, Some(value));
+    }
+
+    /// Writes that the object `key` has this value, if the push has other records: a push is not made for this one alone.
+    pub fn put_beside(&mut self, key: &[u8], value: &[u8]) {
+        self.beside = Some((key.to_vec(), value.to_vec()));
     }
 
     /// Writes that the object `key` has a value that is made of the one it had before this push. Only where values
@@ -280,6 +287,10 @@ impl Cil {
             source.write(&data, &mut added);
         }
         let room = taken.iter().map(Records::cost).sum();
+        let has_others = !added.records.is_empty() || taken.iter().any(|part| !part.is_empty());
+        if let Some((key, value)) = added.beside.take().filter(|_| has_others) {
+            added.put(&key, &value);
+        }
         let records = taken.into_iter().chain([added.records]).filter(|part| !part.is_empty()).collect();
         Cut { records, room, again: added.again, failed: added.failed }
     }

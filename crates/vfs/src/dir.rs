@@ -283,18 +283,26 @@ impl Dir {
 }
 
 /// How names are hashed in one file system.
-pub(crate) struct NameHasher(FixedState);
+pub(crate) struct NameHasher {
+    state: FixedState,
+    key: u64,
+}
 
 impl NameHasher {
-    /// With a key that nobody can guess.
-    pub(crate) fn new() -> NameHasher {
+    /// With this key, or one that nobody can guess.
+    pub(crate) fn new(key: Option<u64>) -> NameHasher {
         // Runs of a simulated machine must not differ.
-        let key = if sluice_sync::face::DETERMINISTIC { 0 } else { RandomState::new().hash_one(0) };
-        NameHasher(FixedState::with_seed(key))
+        let random = || if sluice_sync::face::DETERMINISTIC { 0 } else { RandomState::new().hash_one(0) };
+        let key = key.unwrap_or_else(random);
+        NameHasher { state: FixedState::with_seed(key), key }
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.key
     }
 
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        self.0.hash_one(name)
+        self.state.hash_one(name)
     }
 }
 

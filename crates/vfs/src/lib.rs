@@ -65,7 +65,7 @@ mod watch;
 
 pub use check::{CheckReport, Finding};
 pub use cred::{Caps, Cred};
-pub use durable::{RequestId, RequestServed, ScrubFinding, ScrubState};
+pub use durable::{PushClock, RequestId, RequestServed, ScrubFinding, ScrubState};
 pub use errno::Errno;
 pub use flags::{Access, AtFlags, FallocateMode, OpenFlags, RenameFlags, Whence, XattrFlags};
 pub use fs::{Fs, Walk, WalkEntry};

@@ -50,6 +50,8 @@ pub struct Options {
     /// A durable file system is scrubbed by the clock, on a thread of its own: one scrub begins in each such period, or when the
     /// file system is opened, if none has begun in the period. One that was left goes on. Without it the caller scrubs, and a file system in memory has no store.
     pub scrub: Option<SnapshotPeriod>,
+    /// The [key](Superblock::name_key) of a process that served the file system before: positions in directories are the same then.
+    pub name_key: Option<u64>,
     /// How the store of a durable file system works. In memory it means nothing.
     pub store: StoreOptions,
 }
@@ -69,6 +71,7 @@ impl Default for Options {
             memory_limit: None,
             snapshots: None,
             scrub: None,
+            name_key: None,
             store: StoreOptions::default(),
         }
     }
@@ -85,6 +88,7 @@ sluice_sync::setters!(Options {
     memory_limit: u64 => Some(memory_limit);
     snapshots: SnapshotSchedule => Some(snapshots);
     scrub: SnapshotPeriod => Some(scrub);
+    name_key: u64 => Some(name_key);
     store: StoreOptions => store;
 });
 

@@ -164,6 +164,12 @@ impl Superblock {
         Ok(Arc::new(Superblock::of(shared, root)))
     }
 
+    /// The key by which names are hashed, for the [options](Options::name_key) of the next process. A user who knows it can make names that
+    /// take long to be found.
+    pub fn name_key(&self) -> u64 {
+        self.root.shared.hasher.key()
+    }
+
     /// The root directory.
     pub fn root(&self) -> &InodeRef {
         &self.root
@@ -315,8 +321,7 @@ impl Shared {
         static LAST_DEV: PerHost<AtomicU64> = PerHost::new(AtomicU64::new(0));
         // Relaxed: only uniqueness matters.
         let minor = LAST_DEV.get(Host::here()).fetch_add(1, Ordering::Relaxed) + 1;
-        // It has a random key.
-        let hasher = NameHasher::new();
+        let hasher = NameHasher::new(options.name_key);
         let locking = DomainOptions {
             deadlock_detection: options.deadlock_detection,
             max_locks: options.lock_limit,

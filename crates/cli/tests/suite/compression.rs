@@ -1,7 +1,7 @@
 //! The command line with compressed stores: room that is saved, bytes that stay right, damage that is found.
 
 use crate::encryption::sh;
-use crate::harness::{Scratch, can_mount, kill, server_of, sluice, umount, until};
+use crate::harness::{Scratch, can_mount, crash, sluice, umount, until};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn a_compressed_store_takes_less_and_its_bytes_stay_right_through_changes_clones
     let equal = "diff -r host m --exclude=.snapshots; test $(stat -c %b m/sparse) -lt 10000";
     sh(dir, &format!("{equal}; sluice snapshot create m one; {equal}; cp -r host before")).well();
     sh(dir, "(yes 'other words' || true) | head -c 3000000 > m/lines; rm m/noise; sync m/lines m").well();
-    kill("-KILL", server_of(&mount));
+    crash(&mount);
     until("the dead server lets go of the store", || info(dir, "s")["in_use"] == false);
     sh(dir, "sluice umount --lazy m; sluice fsck s > told; sluice mount s m; sluice scrub m > /dev/null")
         .well();
@@ -140,7 +140,7 @@ fn a_compressed_store_in_an_object_store_takes_less_and_is_whole_after_a_kill() 
         sluice mkfs --compress file://$PWD/t; sluice mount file://$PWD/t $PWD/m
         head -c 20000000 host/lines > m/lines; cp host/noise m; sync m/lines m/noise m";
     sh(dir, script).well();
-    kill("-KILL", server_of(&dir.join("m")));
+    crash(&dir.join("m"));
     let size = "sluice umount --lazy m; du -sB1 t/data | cut -f 1";
     let size: u64 = sh(dir, size).well().trim().parse().expect("a number");
     assert!((4_000_000..12_000_000).contains(&size), "{size}");

@@ -11,6 +11,8 @@ mod harness;
 #[allow(dead_code)] // nothing fails here
 #[path = "../../../cluster/tests/suite/history/mod.rs"]
 mod history;
+mod holder;
+mod holder_programs;
 mod io_uring;
 mod lock;
 mod memory;

@@ -1,7 +1,7 @@
 //! The command line with stores: what is there after unmounting, after `kill -9`, on a full disk; `fsck` and `info`.
 
 use crate::harness::{
-    Scratch, can_mount, is_mounted, kernel, server_of, skipped, sluice, small_disk, umount, until,
+    Scratch, can_mount, crash, is_mounted, kernel, server_of, skipped, sluice, small_disk, umount, until,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -108,8 +108,7 @@ impl Stored {
 
     /// Ends the server as a crash of its process does, and takes the dead mount away.
     pub(crate) fn kill(&self) {
-        let server = server_of(&self.dir).to_string();
-        assert!(Command::new("kill").args(["-9", &server]).status().expect("kill runs").success());
+        crash(&self.dir);
         until("the dead server lets go of the store", || self.info()["in_use"] == false);
         // It says that the server had ended.
         sluice(["umount".as_ref(), "--lazy".as_ref(), self.dir.as_os_str()]);

@@ -1,6 +1,6 @@
 //! The command line with streams of snapshots: between stores in a directory, stores in objects, and mounts.
 
-use crate::harness::{Ran, SLUICE, Scratch, can_mount, kill, server_of, skipped, sluice, umount, until};
+use crate::harness::{Ran, SLUICE, Scratch, can_mount, crash, kill, skipped, sluice, umount, until};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -166,7 +166,7 @@ fn a_mount_whose_server_is_killed_in_the_middle_of_a_large_file_goes_on_within_i
     let mut input = receiver.stdin.take().expect("it is a pipe");
     std::io::Write::write_all(&mut input, &stream[..stream.len() / 2]).expect("it reads");
     run("sync b").well();
-    kill("-KILL", server_of(&scratch.0.join("b")));
+    crash(&scratch.0.join("b"));
     drop(input);
     let line = Ran::from(receiver.wait_with_output().expect("it ends")).complaint(1);
     assert!(line.contains("the server of the mount ended before the transfer did"), "{line}");

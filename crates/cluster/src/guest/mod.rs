@@ -36,7 +36,7 @@ pub(crate) use delegation::{give_back_message, recalled};
 pub use holdings::Holdings;
 
 use crate::lock_class::UNWANTED;
-use again::{Again, again, id_of, is_behind};
+use again::{id_of, is_behind};
 use ahead::{Ahead, Settling, Unsettled, hands_out};
 use coherence::GuestCoherence;
 use cover::{CoverEnds, Covers};
@@ -46,7 +46,8 @@ use growth::note_size;
 use hold::{Announcement, Holds, Telling};
 use sluice_fuse::internal::abi::{FlushIn, InHeader, LkIn, OutHeader};
 use sluice_fuse::internal::{
-    Answer, Channel, Connection, Event, Releasing, Reply, Served, Serving, may_map, set_lock_again,
+    Again, Answer, Channel, Connection, Event, Releasing, Reply, Served, Serving, again, may_map,
+    set_lock_again,
 };
 use sluice_fuse::{LockMode, MountOptions, Transport, opcode};
 use sluice_sync::{Arc, Mutex, OnceLock, mpsc};

@@ -15,10 +15,10 @@
 //! whatever file it is of, as the disk's would after a failed write: then it does not say of anything that it is durable.
 
 use super::InFlight;
+use sluice_fuse::internal::CallingProcess;
 use sluice_fuse::internal::abi::InHeader;
 use sluice_sync::Arc;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fs;
 
 /// The number of changes, and of threads that made earlier ones, that are remembered.
 const RECENT_MAX: usize = 1 << 16;
@@ -70,29 +70,6 @@ impl UnderWay {
         let all = requests.iter();
         all.map(|(&number, request)| UnderWay { number, made: request.changes, is_behind: request.is_behind })
             .collect()
-    }
-}
-
-/// A process of this machine, with its start time: another process may get its number later.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct CallingProcess {
-    id: u32,
-    started: String,
-}
-
-impl CallingProcess {
-    /// The process of a thread, if it lives.
-    fn of(thread: u32) -> Option<CallingProcess> {
-        let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-        let id = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // Behind the name, which may have anything in it.
-        let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.to_string();
-        Some(CallingProcess { id, started })
-    }
-
-    fn lives(&self) -> bool {
-        CallingProcess::of(self.id).as_ref() == Some(self)
     }
 }
 

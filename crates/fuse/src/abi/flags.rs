@@ -28,6 +28,7 @@ bitflags! {
         const SETXATTR_EXT = 1 << 29;
         const INIT_EXT = 1 << 30;
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        const HAS_RESEND = 1 << 39;
         const ALLOW_IDMAP = 1 << 40;
         const OVER_IO_URING = 1 << 41;
 
@@ -101,6 +102,8 @@ pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub const NOTIFY_STORE: i32 = 4;
 /// INVAL_ENTRY: the name stays, and is looked up again before it is believed (Linux 6.2, protocol 7.38).
 pub const EXPIRE_ONLY: u32 = 1 << 0;
+/// Make requests again that were read and not answered (Linux 6.9).
+pub const NOTIFY_RESEND: i32 = 7;
 /// Forget inodes that are not in use (Linux 6.18).
 pub const NOTIFY_PRUNE: i32 = 9;
 /// Look every name up again (Linux 6.16).

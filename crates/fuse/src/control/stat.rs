@@ -7,6 +7,7 @@
 
 use crate::connection::Connection;
 use crate::counters::Counters;
+use crate::held::state::HeldState;
 use crate::mount_stat::{FileSystemStat, HotFile, MountStat, ScrubStat, StoreStat};
 use crate::options::StorageStat;
 use serde::Serialize;
@@ -18,7 +19,11 @@ const HOT_IN_STAT: usize = 5;
 
 /// One line of JSON.
 pub(super) fn of_connection(connection: &Connection) -> String {
+    let held = connection.held.get();
     to_json(&MountStat {
+        restarts: held.map(|held| held.restarts.count),
+        restart_cause: held.and_then(|held| held.restarts.cause.clone()),
+        holder: held.and_then(HeldState::holder),
         known_inodes: connection.nodes.len() as u64,
         open_files: connection.handles.len() as u64,
         waiting_locks: connection.parked.len() as u64,

@@ -24,6 +24,9 @@ impl Connection {
             self.declined_fsync.store(true, Ordering::Relaxed);
             return Err(Errno::ENOSYS);
         }
+        if self.tells_loss(header) {
+            return Err(Errno::EIO);
+        }
         // Stores through a mapping change the times now.
         self.nodes.pay_times(header.nodeid);
         self.node(header.nodeid)?.sync()

@@ -12,6 +12,8 @@ use zerocopy::FromZeros;
 const MAX_BACKGROUND: u16 = 128;
 /// From this minor version on the kernel knows `EXPIRE_ONLY`.
 const EXPIRE_ONLY_MINOR: u32 = 38;
+/// From this minor version on the kernel knows `INC_EPOCH` (Linux 6.16).
+const EPOCH_MINOR: u32 = 44;
 /// From how many on the kernel holds back.
 const CONGESTION_THRESHOLD: u16 = 96;
 
@@ -73,6 +75,7 @@ impl Connection {
         wanted.set(InitFlags::WRITEBACK_CACHE, self.options.writeback);
         wanted.set(InitFlags::EXPORT_SUPPORT, self.options.nfs_export);
         wanted.set(InitFlags::OVER_IO_URING, self.options.transport == Transport::Uring);
+        wanted.set(InitFlags::HAS_RESEND, self.options.held);
         let flags = wanted & offered;
         let negotiated = Negotiated {
             no_open: flags.contains(InitFlags::NO_OPEN_SUPPORT),
@@ -80,6 +83,7 @@ impl Connection {
             writeback: flags.contains(InitFlags::WRITEBACK_CACHE),
             uring: flags.contains(InitFlags::OVER_IO_URING),
             expires_names: arg.minor >= EXPIRE_ONLY_MINOR,
+            resends: flags.contains(InitFlags::HAS_RESEND) && arg.minor >= EPOCH_MINOR,
         };
         if self.negotiated.set(negotiated).is_err() {
             return Err(Errno::EIO);

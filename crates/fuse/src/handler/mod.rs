@@ -15,6 +15,7 @@
 //! by others are announced (see `notify`). Changes made by the kernel itself need no announcement, because it
 //! invalidates what they touch.
 
+pub(crate) mod again;
 mod attr;
 pub(crate) mod caller;
 mod data;

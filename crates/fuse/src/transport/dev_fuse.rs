@@ -73,6 +73,7 @@ pub(crate) fn serve(
     let mut reply = Reply::new();
     let turn = connection.turns.join();
     let mut member = crew.map(Crew::join);
+    let mut held = connection.join_held();
     loop {
         if let Some(member) = &mut member
             && !member.is_to_read()
@@ -83,7 +84,10 @@ pub(crate) fn serve(
         let message = &buffer[..len];
         let (client, opcode) =
             InHeader::read_from_prefix(message).map_or((0, 0), |(header, _)| (header.pid, header.opcode));
-        let mut serve = || connection.serve(message, &mut reply);
+        let mut serve = || match &mut held {
+            Some(worker) => connection.serve_held(message, &mut reply, worker),
+            None => connection.serve(message, &mut reply),
+        };
         // Around the member's part, which may sleep.
         turn.during(opcode, || match &mut member {
             Some(member) => member.during(client, serve),

@@ -68,6 +68,16 @@ impl Superblock {
         found.flatten().ok_or(Errno::ESTALE)
     }
 
+    /// Whether an inode of this number may have been made by a process that had the store open before this one.
+    pub fn may_be_older(&self, ino: u64) -> bool {
+        self.root().shared.durable().is_some_and(|durable| ino < durable.first)
+    }
+
+    /// The inodes that lost their last name while they were open, before this process opened the file system, and that nobody has adopted.
+    pub fn nameless_inodes(&self) -> BTreeSet<u64> {
+        self.root().shared.durable().map_or_else(BTreeSet::new, |durable| durable.pending.removals.found())
+    }
+
     /// Returns the given inodes that lost their last name while they were open and before the first change of this
     /// process. The result keeps them alive if the caller gets it before the first change becomes durable, because that
     /// deletes them. Inodes that have a name cost no read. Directories without a name are not found.

@@ -81,6 +81,7 @@ mod scrub;
 mod section;
 mod share;
 mod shares;
+mod stamp;
 mod told;
 mod touched;
 mod tree_size;
@@ -138,6 +139,7 @@ pub use requests::{RequestId, RequestServed};
 pub use scrub::{ScrubFinding, ScrubState};
 pub(crate) use section::{Changing, Section};
 pub(crate) use share::copy_contents;
+pub use stamp::PushClock;
 
 use crate::inode::{WeakInode, settle};
 use crate::lock_class::{DURABLE_LOADING, DURABLE_NUMBERS, DURABLE_PENDING};

@@ -22,6 +22,7 @@ use super::remains::Remains;
 use super::removal::Removals;
 use super::resident::ResidentSet;
 use super::shares::Shares;
+use super::stamp::Stamp;
 use crate::data::{CHUNK_PAGES, PAGE, PageSet};
 use crate::inode::{Body, flag};
 use crate::lock_class::{DURABLE_PENDING, INODE_HERE, INODE_KEPT, INODE_LOADING, INODE_STORED};
@@ -121,6 +122,7 @@ pub(super) struct Pending {
     pub(super) is_full: AtomicBool,
     /// The number of the next cut. *Atomic (stands alone); written in cuts.*
     cut: AtomicU64,
+    pub(super) stamp: Stamp,
     pub(super) memory: ResidentSet,
     pub(super) names: NameSet,
     pub(super) owners: Owners,
@@ -392,6 +394,7 @@ impl Pending {
             bytes: Budget::with_grain(Some(asks_at), 0, GRAIN),
             is_full: AtomicBool::new(false),
             cut: AtomicU64::new(1),
+            stamp: Stamp::new(),
             removals: Removals::new(log_size),
             remains: Remains::new(),
             memory: ResidentSet::new(limit, &shares),
@@ -544,6 +547,7 @@ impl Pending {
         // Relaxed: a hint.
         self.is_full.store(false, Ordering::Relaxed);
         self.removals.collect(to, self);
+        self.stamp.put(to);
         drop(listed);
     }
 }

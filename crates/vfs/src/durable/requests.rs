@@ -9,11 +9,14 @@
 //! *Standing.* One slot says that the mount has not been given up since its file locks were granted: as long as it does, no lock of it can
 //! have been granted to another ([`Superblock::stand`]).
 //!
+//! *Stamped.* Another slot has the time of the last push, for the one mount that [asked](Superblock::stamp_pushes) for that: see `stamp.rs`.
+//!
 //! # Cost
 //! Without guests: a load of a word that does not change, for each change of a durable file system.
 
 use super::keys::{Key, REQUEST_LEN, name_of};
-use super::{Durable, keys};
+use super::stamp::PushClock;
+use super::{Durable, keys, stamp};
 use crate::lock_class::DURABLE_REQUESTS;
 use crate::{Errno, Superblock};
 use sluice_store::Transaction;
@@ -175,8 +178,38 @@ impl Superblock {
     pub fn executed_requests(&self, mount: u64) -> BTreeMap<u64, u64> {
         let Some(durable) = self.root().shared.durable() else { return BTreeMap::new() };
         let state = durable.requests.state.lock();
-        let all = state.executed.range((mount, 0)..(mount, STANDING));
+        let all = state.executed.range((mount, 0)..(mount, stamp::SLOT));
         all.map(|(_, executed)| (executed.number, executed.named)).collect()
+    }
+
+    /// From now on each push says when it was made, for `mount`, until the mount's requests are [forgotten](Self::forget_requests). In a
+    /// file system without a store it is nothing.
+    pub fn stamp_pushes(&self, mount: u64, clock: PushClock) {
+        if let Some(durable) = self.root().shared.durable() {
+            durable.requests.state.lock().executed.entry((mount, stamp::SLOT)).or_default();
+            durable.pending.stamp.set(mount, clock);
+        }
+    }
+
+    /// The time of the last push of this process, durable or not; 0 before the first. A change that ended before, and none that
+    /// began later, is in that push or an earlier one.
+    #[inline]
+    pub fn push_stamp(&self) -> u64 {
+        self.root().shared.durable().map_or(0, |durable| durable.pending.stamp.last())
+    }
+
+    /// The time of the last push that was durable when the store was opened, as an earlier process stamped it for `mount`; 0 if none was.
+    pub fn durable_stamp(&self, mount: u64) -> u64 {
+        let Some(durable) = self.root().shared.durable() else { return 0 };
+        let state = durable.requests.state.lock();
+        state.executed.get(&(mount, stamp::SLOT)).map_or(0, |executed| executed.number)
+    }
+
+    /// The mounts for which an earlier process stamped pushes.
+    pub fn stamped_mounts(&self) -> BTreeSet<u64> {
+        let Some(durable) = self.root().shared.durable() else { return BTreeSet::new() };
+        let state = durable.requests.state.lock();
+        state.executed.keys().filter(|(_, slot)| *slot == stamp::SLOT).map(|(mount, _)| *mount).collect()
     }
 
     /// The mounts that stand: those that [stood](Self::stand) and [fell](Self::fall) not since, by this process or one before.
@@ -228,6 +261,7 @@ impl Superblock {
 
     fn forget(&self, is_gone: impl Fn(u64, u16) -> bool) -> Result<(), Errno> {
         let Some(durable) = self.root().shared.durable() else { return Ok(()) };
+        durable.pending.stamp.end(|mount| is_gone(mount, stamp::SLOT));
         let gone: Vec<_> = {
             let mut state = durable.requests.state.lock();
             let gone =

@@ -217,8 +217,20 @@ pub fn stat_field(dir: &Path, field: &str) -> String {
     value.split([',', '}']).next().expect("a value").trim_matches('"').to_owned()
 }
 
-/// The process that serves the mount on `dir`: its command line ends with that.
+/// The process that serves the mount on `dir`, and not its holder.
 pub fn server_of(dir: &Path) -> u32 {
+    *processes_of(dir).last().expect("a server serves it")
+}
+
+/// Ends the holder of the mount on `dir`, if it has one, and its server, as a crash of the machine does.
+pub fn crash(dir: &Path) {
+    let processes = processes_of(dir);
+    assert!(!processes.is_empty(), "nobody serves it");
+    processes.into_iter().for_each(|pid| kill("-KILL", pid));
+}
+
+/// The holder of the mount on `dir`, if it has one, and its server: their command lines end with that.
+pub fn processes_of(dir: &Path) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").expect("/proc is there").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let serves = |pid: &u32| {
@@ -226,7 +238,13 @@ pub fn server_of(dir: &Path) -> u32 {
         let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
         words.contains(&b"--foreground".as_slice()) && words.contains(&dir.as_os_str().as_encoded_bytes())
     };
-    pids.into_iter().find(serves).expect("a server serves it")
+    let mut found: Vec<u32> = pids.filter(serves).collect();
+    let is_held = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|&byte| byte == 0).any(|word| word == b"--held")
+    };
+    found.sort_by_key(is_held);
+    found
 }
 
 /// A process that sleeps in a directory. Killed when dropped.

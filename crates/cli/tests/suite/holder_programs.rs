@@ -1,0 +1,110 @@
+//! Programs on a mount whose server is killed every now and then.
+
+use crate::holder::{Kept, python};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Kills the server every now and then until `done` says so. Returns how often.
+fn harass(kept: &Kept, done: impl Fn() -> bool) -> u64 {
+    let mut kills = 0;
+    while !done() {
+        std::thread::sleep(Duration::from_millis(150 + 37 * (kills % 7)));
+        if !done() {
+            kept.hit("-KILL");
+            kills += 1;
+        }
+    }
+    kills
+}
+
+#[test]
+fn git_goes_on_while_the_server_is_killed() {
+    let Some(kept) = Kept::new("git_goes_on_while_the_server_is_killed") else { return };
+    let script = r#"
+        cd "$1"; git init -q . && git config user.email a@b && git config user.name n && git config core.fsync all
+        git config gc.auto 0; sync -f .; made=0
+        for number in $(seq 30); do
+            echo $number > file-$number; rm -f .git/index.lock
+            if git add file-$number 2> err && git commit -q -m $number 2>> err; then made=$((made + 1)); continue; fi
+            # Lost: what was written, a directory that was made, the removal of a lock. Any other error is none of ours.
+            grep -q -e 'Input/output' -e 'Stale' -e 'File exists' -e 'No such file' err || { cat err; exit 1; }
+            rm -f .git/*.lock .git/refs/heads/*.lock
+        done
+        echo made $made > ../made
+    "#;
+    let repository = kept.dir().join("r");
+    fs::create_dir(&repository).expect("made");
+    File::open(kept.dir()).expect("open").sync_all().expect("durable");
+    let mut git = Command::new("bash");
+    git.args(["-c", script, "bash"]).arg(&repository).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let git = git.spawn().expect("bash starts");
+    let done = AtomicBool::new(false);
+    let (kills, output) = std::thread::scope(|scope| {
+        let harassed = scope.spawn(|| harass(&kept, || done.load(Ordering::SeqCst)));
+        let output = git.wait_with_output().expect("it ends");
+        done.store(true, Ordering::SeqCst);
+        (harassed.join().expect("no panic"), output)
+    });
+    assert!(output.status.success(), "after {kills} kills: {output:?}");
+    let made = fs::read_to_string(kept.dir().join("made")).expect("written");
+    let made: usize = made.trim_start_matches("made ").trim().parse().expect("a number");
+    let git = |arguments: &[&str]| {
+        let ran =
+            Command::new("git").arg("-C").arg(&repository).args(arguments).output().expect("git starts");
+        assert!(ran.status.success(), "{arguments:?} after {kills} kills: {ran:?}");
+        String::from_utf8(ran.stdout).expect("text")
+    };
+    git(&["fsck", "--strict"]);
+    // It does not synchronise the name of a commit: of each kill the last one may be lost.
+    let left = git(&["log", "--oneline"]).lines().count() as u64;
+    assert!(left + kills >= made as u64, "of {made} commits {left} are left after {kills} kills");
+    assert!(kills > 0);
+    kept.end();
+}
+
+#[test]
+fn sqlite_keeps_what_it_committed_while_the_server_is_killed() {
+    let Some(kept) = Kept::new("sqlite_keeps_what_it_committed_while_the_server_is_killed") else { return };
+    let script = r#"
+import sqlite3, sys
+path, mode = sys.argv[1], sys.argv[2]
+def opened():
+    while True:
+        try:
+            db = sqlite3.connect(path, timeout=60, isolation_level=None)
+            # Less does not synchronise the removal of a journal, which is the commit.
+            db.execute("PRAGMA synchronous=EXTRA"); db.execute("PRAGMA journal_mode=" + mode).fetchone()
+            db.execute("CREATE TABLE IF NOT EXISTS t(n INTEGER PRIMARY KEY, b BLOB)")
+            return db
+        except sqlite3.OperationalError as error: told(error)
+def told(error):
+    assert "disk I/O error" in str(error) or "unable to open" in str(error), error
+db, sure = opened(), 0
+for n in range(1, 151):
+    while True:
+        try:
+            db.execute("INSERT OR REPLACE INTO t VALUES(?, ?)", (n, bytes([n % 251]) * 3000)); sure = n; break
+        except sqlite3.OperationalError as error:
+            told(error); db.close(); db = opened()
+        have = db.execute("SELECT count(*) FROM t WHERE n <= ?", (sure,)).fetchone()[0]
+        assert have == sure, (have, sure)
+assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+assert db.execute("SELECT count(*) FROM t").fetchone()[0] == 150
+"#;
+    for mode in ["DELETE", "WAL"] {
+        let program = python(script, &[&kept.dir().join(mode), Path::new(mode)]);
+        let done = AtomicBool::new(false);
+        let (kills, output) = std::thread::scope(|scope| {
+            let harassed = scope.spawn(|| harass(&kept, || done.load(Ordering::SeqCst)));
+            let output = program.wait_with_output().expect("it ends");
+            done.store(true, Ordering::SeqCst);
+            (harassed.join().expect("no panic"), output)
+        });
+        assert!(output.status.success(), "{mode} after {kills} kills: {output:?}");
+        assert!(kills > 0);
+    }
+    kept.end();
+}
