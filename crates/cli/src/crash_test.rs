@@ -13,13 +13,13 @@ mod report;
 mod stage;
 
 use crate::args::{CrashMoments, CrashTest};
-use report::{Failing, Report};
+use report::{CrashReport, Failing};
 use sluice_console::failure::{Failure, Result};
 use sluice_console::interrupt::Interrupt;
 use sluice_console::output::Output;
 use sluice_console::program::{complain, exit_status};
 use sluice_vfs::{CrashPoint, Fs, Losses};
-use stage::{Recorded, Stage, Verdict};
+use stage::{CheckVerdict, CrashStage, RecordedRun};
 use std::collections::HashSet;
 
 /// The exit status if a tree fails; other failures have [`UNTESTED`].
@@ -47,10 +47,15 @@ pub(crate) fn crash_test(args: &CrashTest) -> u8 {
 
 fn test(args: &CrashTest) -> Result<u8> {
     let interrupt = Interrupt::on_signals()?;
-    let stage = Stage::new(args.timeout, &interrupt)?;
+    let stage = CrashStage::new(args.timeout, &interrupt)?;
     let recorded = stage.record(args.setup.as_deref(), &args.workload)?;
-    let mut tester =
-        Tester { args, stage: &stage, recorded: &recorded, seen: HashSet::new(), report: Report::default() };
+    let mut tester = Tester {
+        args,
+        stage: &stage,
+        recorded: &recorded,
+        seen: HashSet::new(),
+        report: CrashReport::default(),
+    };
     tester.refuse_a_check_that_always_fails()?;
     let failing = tester.first_failure()?;
     let mut report = tester.report;
@@ -61,16 +66,16 @@ fn test(args: &CrashTest) -> Result<u8> {
 
 struct Tester<'t> {
     args: &'t CrashTest,
-    stage: &'t Stage<'t>,
-    recorded: &'t Recorded,
+    stage: &'t CrashStage<'t>,
+    recorded: &'t RecordedRun,
     /// Trees that were checked, each with the output that the check read.
     seen: HashSet<(u64, usize)>,
-    report: Report,
+    report: CrashReport,
 }
 
 impl Tester<'_> {
     /// Runs the check on what a crash at `point` leaves, with the output that the workload had printed before its next call.
-    fn check(&mut self, point: &CrashPoint<'_>, losses: &Losses) -> Result<Verdict> {
+    fn check(&mut self, point: &CrashPoint<'_>, losses: &Losses) -> Result<CheckVerdict> {
         self.report.states += 1;
         let fs = point.crash(losses).map_err(std::io::Error::from)?;
         self.stage.check(&fs, &self.args.check, self.recorded.output_before(point.next()))
@@ -124,7 +129,7 @@ impl Tester<'_> {
 
     /// Whether the power may fail here.
     fn is_moment(&self, point: &CrashPoint<'_>) -> bool {
-        let is_sync = |change: Option<&sluice_vfs::Change>| change.is_none_or(|change| change.is_sync);
+        let is_sync = |change: Option<&sluice_vfs::PastChange>| change.is_none_or(|change| change.is_sync);
         let has_printed = || {
             self.recorded.output_before(point.next()).len() > self.recorded.output_before(point.last()).len()
         };

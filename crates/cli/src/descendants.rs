@@ -55,7 +55,7 @@ pub(crate) fn is_below(pid: Pid, root: Pid, spared: Option<Pid>, parents: &HashM
 /// Kills the processes that are meant, which is said by their parents, until none runs that this user may kill. They are stopped first: no
 /// shell goes on with its script because the child that it waited for is dead.
 pub(crate) fn kill_all(is_meant: impl Fn(Pid, &HashMap<Pid, Pid>) -> bool) {
-    // Those of earlier rounds, too: the death of a parent makes another process the parent of its children, while they still die.
+    // Processes of earlier rounds, too: the death of a parent makes another process the parent of its children, while they still die.
     let mut killed: Vec<OwnedFd> = Vec::new();
     loop {
         let parents = running();

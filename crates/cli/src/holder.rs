@@ -246,7 +246,7 @@ impl MountHolder<'_> {
     /// As a daemon does, once the mount is there.
     fn leave(&mut self) {
         if self.asked.detach && !std::mem::replace(&mut self.has_left, true) {
-            // What fails here leaves a terminal or a directory in use, and no mount in danger.
+            // A failure here leaves a terminal or a directory in use, and no mount in danger.
             let _ = rustix::process::setsid();
             let _ = std::env::set_current_dir("/");
             let _ = leave_the_pipes();

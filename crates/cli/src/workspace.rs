@@ -23,7 +23,7 @@ pub(crate) fn perform(action: &WorkspaceAction) -> Result<()> {
     }
 }
 
-/// What the kernel knows of `path` without asking a workspace, which would open it.
+/// The kernel's knowledge of `path` without asking a workspace, which would open it.
 fn glance(path: &Path) -> io::Result<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     Ok(rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS)?)

@@ -62,7 +62,7 @@ pub struct WorkspaceStatus {
     pub guests: usize,
     /// Requests of the node's kernel there, and how many of them somebody waited for the owner on another node.
     pub requests: u64,
-    /// Of these, those that the owner got; see [`RelayCounts`].
+    /// The requests among these that the owner got; see [`RelayCounts`].
     pub awaited: u64,
 }
 

@@ -152,8 +152,8 @@ impl MountOptions {
         }
     }
 
-    /// Serves a mount whose server has died, with the `superblock` that its store has now and the options that it had. What the last server
-    /// had read and not answered is answered.
+    /// Serves a mount whose server has died, with the `superblock` that its store has now and the options that it had. Requests that
+    /// the last server had read and not answered are answered.
     ///
     /// # Errors
     /// [`MountError::System`]; the mount stays as it is.
@@ -261,7 +261,7 @@ impl Mount {
         Ok(())
     }
 
-    /// What a holder is to keep; none if the mount cannot outlive its server.
+    /// The parts that a holder is to keep; none if the mount cannot outlive its server.
     ///
     /// # Errors
     /// The operating system's, when there are no descriptors left.

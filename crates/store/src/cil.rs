@@ -29,6 +29,7 @@
 
 use crate::StoreError;
 use crate::engine::{Engine, Visit};
+use crate::log::Log;
 use crate::mutant::{Mutant, Planted};
 use crate::record::{Records, cost};
 use crate::segments::{CHANGE_LEN, Change, Extent, Segments};
@@ -149,13 +150,9 @@ pub struct Added {
 
 impl Added {
     /// To the cut of this number. See the methods of these names.
-    pub(crate) fn to(cut: u64, is_logged: bool, writes_out: bool) -> Added {
-        Added { cut, is_logged, writes_out, ..Added::default() }
-    }
-
-    /// The same, whose records use this memory.
-    pub(crate) fn in_memory(self, spare: Vec<u8>) -> Added {
-        Added { records: Records::in_memory(spare), ..self }
+    pub(crate) fn to(cut: u64, log: Option<&Log>, writes_out: bool) -> Added {
+        let records = log.map_or_else(Records::default, |log| Records::in_memory(log.spare.take()));
+        Added { records, cut, is_logged: log.is_some(), writes_out, ..Added::default() }
     }
 
     /// The number of the cut, one more than that of the cut before: 1 for the first since the store was opened. See

@@ -57,6 +57,7 @@ mod recovery;
 mod report;
 mod room;
 mod segments;
+mod spare;
 mod splice;
 mod store;
 mod tail;

@@ -31,6 +31,7 @@ use crate::encryption::{Cipher, SEAL, StorePart};
 use crate::format::BLOCK;
 use crate::mutant::{Mutant, Planted};
 use crate::record::Batch;
+use crate::spare::SpareMemory;
 use sluice_sync::Arc;
 
 /// The most batches that are written at a time.
@@ -70,6 +71,8 @@ pub(crate) struct Log {
     size: u64,
     pub(crate) uuid: [u8; 16],
     cipher: Option<Arc<Cipher>>,
+    /// Memory of the records of earlier pushes.
+    pub(crate) spare: SpareMemory,
     planted: Planted,
 }
 
@@ -114,7 +117,7 @@ impl Log {
         if there < size || !size.is_multiple_of(BLOCK) || size < BLOCK {
             return Err(StoreError::Damaged(format!("the log has {there} bytes, `super` says {size}")));
         }
-        Ok(Log { file, size, uuid, cipher: None, planted })
+        Ok(Log { file, size, uuid, cipher: None, spare: SpareMemory::new(), planted })
     }
 
     /// The same log, whose batches are encrypted if there is a `cipher`.
@@ -138,6 +141,7 @@ impl Log {
         header.resize(HEADER, 0);
         let (mut chain, mut encrypted) = (0, None);
         let mut failed = Ok(());
+        let collected = batch.last_part();
         batch.encode(header, |bytes| match &self.cipher {
             None => {
                 bytes.resize(len, 0);
@@ -159,6 +163,8 @@ impl Log {
             }
         });
         failed?;
+        // The batch stands in the log's bytes now.
+        collected.and_then(Arc::into_inner).into_iter().for_each(|memory| self.spare.keep(memory));
         let len = len as u64;
         let (offset, left) =
             if next.offset + len <= self.size { (next.offset, 0) } else { (0, self.size - next.offset) };

@@ -21,7 +21,6 @@ use std::io;
 static PUSH: LockClass = LockClass::new("store.push");
 static CHECKPOINT: LockClass = LockClass::new("store.checkpoint");
 static STATE: LockClass = LockClass::new("store.state");
-static SPARE: LockClass = LockClass::new("store.spare");
 
 /// The smallest log.
 pub(crate) const LOG_MIN: u64 = 16 * BLOCK;
@@ -207,7 +206,6 @@ impl Store {
             options,
             planted,
             push: Mutex::with_class(&PUSH, next),
-            spare: Mutex::with_class(&SPARE, Vec::new()),
             cuts: AtomicU64::new(0),
             applied_cut: AtomicU64::new(0),
             checkpoint: Mutex::with_class(&CHECKPOINT, ()),

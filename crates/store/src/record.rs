@@ -91,9 +91,8 @@ pub(crate) fn cost(key_len: usize, value_len: usize) -> u64 {
 }
 
 impl Records {
-    /// None, in this memory.
-    pub(crate) fn in_memory(mut bytes: Vec<u8>) -> Records {
-        bytes.clear();
+    /// None, in this memory, which is empty.
+    pub(crate) fn in_memory(bytes: Vec<u8>) -> Records {
         Records { bytes, ..Records::default() }
     }
 

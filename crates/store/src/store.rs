@@ -39,8 +39,6 @@ use std::{fmt, io, mem};
 
 /// A batch that takes more than this part of the log goes to the tree at once.
 const LARGE_SHARE: u64 = 2;
-/// So much memory of a push's records is kept for the next one, at most.
-const SPARE_MAX: usize = 1 << 20;
 /// When records take this share of the log, or of its memory, a checkpoint begins.
 pub(crate) const CHECKPOINT_SHARE: u64 = 4;
 /// Part of the log, and of the memory for it, that records may take before a push is formed: what waits, is in flight and is padded
@@ -93,8 +91,6 @@ pub(crate) struct Core {
     pub(crate) planted: Planted,
     /// Where the next batch goes.
     pub(crate) push: Mutex<Position>,
-    /// Memory of the records of an earlier push, for those of the next. *protected by its mutex*
-    pub(crate) spare: Mutex<Vec<u8>>,
     /// How often the list of records was cut. *written under `push`*
     pub(crate) cuts: AtomicU64,
     /// The tree has what transactions wrote up to this cut. *atomic (applied), written under `checkpoint`*
@@ -477,7 +473,7 @@ impl Core {
         let Cut { records, room, again, failed } = self.cil.cut(
             self.source.get().map(|source| &**source),
             Data { segments: &self.segments, engine: &*self.engine, applied_cut },
-            Added::to(cut, self.log.is_some(), writes_out).in_memory(mem::take(&mut *self.spare.lock())),
+            Added::to(cut, self.log.as_ref(), writes_out),
         );
         if let Some(error) = failed {
             return Err(error);
@@ -497,13 +493,7 @@ impl Core {
             return applied.map(Taken::All);
         };
         let done = self.state.lock().done;
-        let collected = batch.last_part();
         let formed = log.form(batch, *next, done)?;
-        // The log's bytes stand elsewhere: the next push collects in this memory.
-        if let Some(spare) = collected.and_then(Arc::into_inner).filter(|spare| spare.capacity() <= SPARE_MAX)
-        {
-            *self.spare.lock() = spare;
-        }
         let memory = formed.batch.memory();
         self.make_room(formed.span, memory)?;
         *next = formed.next;

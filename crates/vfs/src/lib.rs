@@ -89,9 +89,10 @@ pub use snapshot::{SNAPSHOTS, SnapshotInfo, TreeSize};
 pub use stat::{FileType, Stat, StatFs, Statx, Timestamp};
 pub use superblock::Superblock;
 pub use utc::UtcTime;
+pub use watch::caller::CalledBy;
 pub use watch::crash::Unsynced;
 pub use watch::fault::{Calls, Effect, Fault, FaultId};
-pub use watch::history::{CalledBy, Change, CrashPoint, History};
+pub use watch::history::{ChangeHistory, CrashPoint, PastChange};
 pub use watch::losses::Losses;
 
 /// The longest name of a directory entry, in bytes.

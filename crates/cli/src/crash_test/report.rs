@@ -1,15 +1,15 @@
 //! Report: what a crash test found, for a person and for programs.
 
-use super::stage::Recorded;
+use super::stage::RecordedRun;
 use serde::Serialize;
 use sluice_console::failure::Result;
 use sluice_console::program::printable;
-use sluice_vfs::{Change, CrashPoint, Losses};
+use sluice_vfs::{CrashPoint, Losses, PastChange};
 use std::fmt::Write;
 
 /// The result of a crash test.
 #[derive(Default, Serialize)]
-pub(super) struct Report {
+pub(super) struct CrashReport {
     /// Trees that were shown to the check.
     pub(super) states: u64,
     /// Moments at which the power failed.
@@ -21,21 +21,21 @@ pub(super) struct Report {
 #[derive(Serialize)]
 pub(super) struct Failing {
     /// The last call before the power failed; none if that was before all.
-    after: Option<Call>,
+    after: Option<ToldCall>,
     /// Its place among all changes and synchronisations, from 1 on.
     event: usize,
     events: usize,
     /// The changes that are lost, wholly or in part. If all of them were there the check would pass.
-    lost: Vec<Call>,
-    /// Those of which a part is left: no fsync can prevent that.
-    torn: Vec<Call>,
+    lost: Vec<ToldCall>,
+    /// The writes that are lost in part: no fsync can prevent that.
+    torn: Vec<ToldCall>,
     missing: Vec<Missing>,
     /// The end of the check.
     check: String,
 }
 
 #[derive(Serialize)]
-struct Call {
+struct ToldCall {
     call: String,
     process: String,
 }
@@ -56,9 +56,9 @@ impl Failing {
         point: &CrashPoint<'_>,
         losses: &Losses,
         check: String,
-        recorded: &Recorded,
+        recorded: &RecordedRun,
     ) -> Failing {
-        let call = |change: &Change| Call {
+        let call = |change: &PastChange| ToldCall {
             call: printable(&change.call),
             process: printable(&recorded.process_of(change)),
         };
@@ -90,14 +90,14 @@ impl Failing {
     }
 }
 
-impl Report {
+impl CrashReport {
     pub(super) fn json(&self) -> Result<String> {
         Ok(serde_json::to_string(self).map_err(std::io::Error::from)? + "\n")
     }
 
     /// In lines.
     pub(super) fn text(&self) -> String {
-        let Report { states, moments, failure } = self;
+        let CrashReport { states, moments, failure } = self;
         let Some(failing) = failure else {
             return format!(
                 "{states} trees after a power failure at {moments} moments: the check accepts all\n"
@@ -111,12 +111,12 @@ impl Report {
         };
         let Failing { after, event, events, lost, torn, missing, check } = failing;
         match after {
-            Some(Call { call, process }) => {
+            Some(ToldCall { call, process }) => {
                 line("after", format!("{call}, by {process}: event {event} of {events}"))
             }
             None => line("before", "the first change".into()),
         }
-        lost.iter().for_each(|Call { call, process }| line("lost", format!("{call}, by {process}")));
+        lost.iter().for_each(|ToldCall { call, process }| line("lost", format!("{call}, by {process}")));
         for Missing { path, process, after, before } in missing {
             let before = match before {
                 Some(call) => format!("before: {call}"),
@@ -124,7 +124,7 @@ impl Report {
             };
             line("missing", format!("fsync of {path} by {process}, after: {after}; {before}"));
         }
-        for Call { call, process } in torn {
+        for ToldCall { call, process } in torn {
             line("torn", format!("{call}, by {process}"));
             line("missing", "a checksum, a journal or a new file: no fsync makes a write atomic".into());
         }

@@ -11,7 +11,7 @@ use sluice_console::private_dir::{PrivateDir, runtime_dir};
 use sluice_fuse::{Mount, MountOptions};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
-use sluice_vfs::{Change, Fs, History};
+use sluice_vfs::{ChangeHistory, Fs, PastChange};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -28,20 +28,20 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const SHOWN: usize = 2048;
 
 /// The place of all runs.
-pub(super) struct Stage<'i> {
+pub(super) struct CrashStage<'i> {
     place: PrivateDir,
     timeout: Duration,
     interrupt: &'i Interrupt,
 }
 
 /// A workload that was run.
-pub(super) struct Recorded {
-    pub(super) history: History,
+pub(super) struct RecordedRun {
+    pub(super) history: ChangeHistory,
     pub(super) output: Vec<u8>,
     marks: Vec<Mark>,
 }
 
-/// What was known at an event: [`Change::stamp`] is its place.
+/// Facts about an event: [`PastChange::stamp`] is its place.
 struct Mark {
     /// Bytes that the workload had printed.
     printed: usize,
@@ -50,25 +50,25 @@ struct Mark {
 }
 
 /// The outcome of a check.
-pub(super) struct Verdict(Option<String>);
+pub(super) struct CheckVerdict(Option<String>);
 
-impl Verdict {
+impl CheckVerdict {
     /// Why the check failed.
     pub(super) fn failure(self) -> Option<String> {
         self.0
     }
 }
 
-impl Recorded {
-    /// What the workload had printed before `next`; all of it before the end.
-    pub(super) fn output_before(&self, next: Option<&Change>) -> &[u8] {
+impl RecordedRun {
+    /// The output that the workload had printed before `next`; all of it before the end.
+    pub(super) fn output_before(&self, next: Option<&PastChange>) -> &[u8] {
         let printed =
             next.and_then(|change| self.mark(change)).map_or(self.output.len(), |mark| mark.printed);
         &self.output[..printed]
     }
 
     /// The process that made `change`, in words.
-    pub(super) fn process_of(&self, change: &Change) -> String {
+    pub(super) fn process_of(&self, change: &PastChange) -> String {
         match (change.process, self.mark(change)) {
             (0, _) => "the kernel, for a shared mapping".to_owned(),
             (process, Some(mark)) => format!("{} (process {process})", mark.name),
@@ -76,20 +76,20 @@ impl Recorded {
         }
     }
 
-    fn mark(&self, change: &Change) -> Option<&Mark> {
+    fn mark(&self, change: &PastChange) -> Option<&Mark> {
         usize::try_from(change.stamp).ok().and_then(|at| self.marks.get(at))
     }
 }
 
-/// What a running workload prints, and the marks of its events.
-struct Listener {
+/// The output of a running workload, and the marks of its events.
+struct OutputListener {
     pipe: PipeReader,
     output: Vec<u8>,
     marks: Vec<Mark>,
     names: HashMap<u32, String>,
 }
 
-impl Listener {
+impl OutputListener {
     /// Takes what is in the pipe; false at its end.
     fn drain(&mut self) -> bool {
         let mut buffer = [0; 8192];
@@ -116,12 +116,12 @@ impl Listener {
     }
 }
 
-impl<'i> Stage<'i> {
+impl<'i> CrashStage<'i> {
     /// A private directory.
-    pub(super) fn new(timeout: u64, interrupt: &'i Interrupt) -> Result<Stage<'i>> {
+    pub(super) fn new(timeout: u64, interrupt: &'i Interrupt) -> Result<CrashStage<'i>> {
         let place = PrivateDir::below(&runtime_dir())?;
         fs::create_dir(place.path().join("mnt"))?;
-        Ok(Stage { place, timeout: Duration::from_secs(timeout), interrupt })
+        Ok(CrashStage { place, timeout: Duration::from_secs(timeout), interrupt })
     }
 
     fn point(&self) -> PathBuf {
@@ -161,7 +161,7 @@ impl<'i> Stage<'i> {
     ///
     /// # Errors
     /// One of them fails, or cannot be started; the mount.
-    pub(super) fn record(&self, setup: Option<&OsStr>, workload: &[OsString]) -> Result<Recorded> {
+    pub(super) fn record(&self, setup: Option<&OsStr>, workload: &[OsString]) -> Result<RecordedRun> {
         let fs = empty();
         // Before the mount: the kernel sends no fsync after one that had nothing to do, as those of the setup would be.
         fs.track_crashes().map_err(std::io::Error::from)?;
@@ -171,7 +171,7 @@ impl<'i> Stage<'i> {
         recorded
     }
 
-    fn record_on(&self, fs: &Fs, setup: Option<&OsStr>, workload: &[OsString]) -> Result<Recorded> {
+    fn record_on(&self, fs: &Fs, setup: Option<&OsStr>, workload: &[OsString]) -> Result<RecordedRun> {
         if let Some(script) = setup {
             let mut child = started(self.shell(script).stdout(Stdio::null()), "sh")?;
             require_success(self.await_end(&mut child, None, None)?, "--setup")?;
@@ -181,7 +181,7 @@ impl<'i> Stage<'i> {
         };
         let (pipe, output) = std::io::pipe()?;
         rustix::io::ioctl_fionbio(&pipe, true).map_err(std::io::Error::from)?;
-        let listener = Listener { pipe, output: Vec::new(), marks: Vec::new(), names: HashMap::new() };
+        let listener = OutputListener { pipe, output: Vec::new(), marks: Vec::new(), names: HashMap::new() };
         let listener = Arc::new(Mutex::new(listener));
         fs.record_history({
             let listener = listener.clone();
@@ -195,14 +195,14 @@ impl<'i> Stage<'i> {
         let mut listener = listener.lock();
         listener.drain();
         let (output, marks) = (std::mem::take(&mut listener.output), std::mem::take(&mut listener.marks));
-        Ok(Recorded { history, output, marks })
+        Ok(RecordedRun { history, output, marks })
     }
 
     /// Runs `check` in the root of `fs`, with what the workload had printed on its standard input.
     ///
     /// # Errors
     /// It cannot be run.
-    pub(super) fn check(&self, fs: &Fs, check: &OsStr, printed: &[u8]) -> Result<Verdict> {
+    pub(super) fn check(&self, fs: &Fs, check: &OsStr, printed: &[u8]) -> Result<CheckVerdict> {
         self.interrupt.check()?;
         let (input, output) = (self.place.path().join("printed"), self.place.path().join("check"));
         fs::write(&input, printed)?;
@@ -218,11 +218,11 @@ impl<'i> Stage<'i> {
             .and_then(|mut child| self.await_end(&mut child, Some(self.timeout), None));
         self.unmount(mount)?;
         let why = match outcome? {
-            Some(status) if status.success() => return Ok(Verdict(None)),
+            Some(status) if status.success() => return Ok(CheckVerdict(None)),
             Some(status) => format!("exit status {}", as_a_shell_says(status)),
             None => format!("not done after {} s", self.timeout.as_secs()),
         };
-        Ok(Verdict(Some(match end_of(&output) {
+        Ok(CheckVerdict(Some(match end_of(&output) {
             said if said.is_empty() => why,
             said => format!("{why}: {said}"),
         })))
@@ -233,7 +233,7 @@ impl<'i> Stage<'i> {
         &self,
         child: &mut Child,
         limit: Option<Duration>,
-        listener: Option<&Mutex<Listener>>,
+        listener: Option<&Mutex<OutputListener>>,
     ) -> Result<Option<ExitStatus>> {
         let (begun, pid) = (Instant::now(), Pid::from_child(child));
         let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from)?;

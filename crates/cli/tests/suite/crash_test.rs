@@ -57,7 +57,7 @@ fn the_missing_fsync_of_each_wrong_program_is_named() {
             setup: "echo 1 > log; sync log",
             script: "echo 2 >> log; echo committed",
             check: "if grep -q committed; then grep -qx 2 log; fi",
-            told: "missing  fsync of /log by sh",
+            told: ", after: write 2 bytes at 2 of /log; before it was promised",
         },
         // The fsync comes before the write.
         Wrong {
@@ -94,6 +94,13 @@ fn the_missing_fsync_of_each_wrong_program_is_named() {
             check: "test \"$(sort -u f | wc -l)\" = 1",
             told: "missing  a checksum, a journal or a new file: no fsync makes a write atomic",
         },
+        // A mapping without msync.
+        Wrong {
+            setup: "head -c 4096 /dev/zero > m; sync m",
+            script: "python3 -c 'import mmap; f = open(\"m\", \"r+b\"); mmap.mmap(f.fileno(), 4096)[0:3] = b\"new\"'; echo stored",
+            check: "if grep -q stored; then test \"$(head -c 3 m)\" = new; fi",
+            told: "fsync of /m by the kernel, for a shared mapping",
+        },
         // Written in place: a kill is enough.
         Wrong {
             setup: OLD,
@@ -106,6 +113,7 @@ fn the_missing_fsync_of_each_wrong_program_is_named() {
         let ran = tested(&["--setup", setup, "--seeds", "40"], check, script);
         assert_eq!(ran.status, Some(1), "{script}: {ran:?}");
         assert!(ran.stdout.contains(told), "{script}: {}", ran.stdout);
+        assert!(ran.stdout.starts_with("the check refuses a tree after a power failure ("), "{}", ran.stdout);
     }
 }
 
@@ -142,6 +150,8 @@ fn right_programs_pass_at_every_moment() {
 fn what_is_found_is_told_to_programs_too() {
     let ran = tested(&["--json", "--setup", OLD], OLD_OR_NEW, "echo new > f.tmp; mv f.tmp f");
     assert_eq!(ran.status, Some(1), "{ran:?}");
+    let plain = tested(&["--setup", OLD], OLD_OR_NEW, "echo new > f.tmp; mv f.tmp f");
+    assert!(plain.stdout.contains("): event 3 of 3"), "{}", plain.stdout);
     let told: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
     let failure = &told["failure"];
     assert_eq!(failure["after"]["call"], "rename /f.tmp to /f");

@@ -102,7 +102,7 @@ pub fn ask_stat(address: &str, cluster: &str, identity: &Identity) -> io::Result
     ask(STAT, (address, cluster), identity.configurations()?.1, &[])
 }
 
-/// What the node at `address`, of the cluster with this name, answers to a `question` with these numbers.
+/// The answer of the node at `address`, of the cluster with this name, to a `question` with these numbers.
 fn ask(
     question: [u8; 8],
     (address, cluster): (&str, &str),

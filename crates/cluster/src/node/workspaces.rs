@@ -168,7 +168,7 @@ impl OpenWorkspaces {
         }
         let nodes = std::mem::take(&mut self.state.lock().nodes);
         let leave = |(number, node): (u32, Arc<Node>)| {
-            // Whoever asks for its status lets it go soon.
+            // A thread that asks for its status lets it go soon.
             let mut node = node;
             let mut node = loop {
                 match Arc::try_unwrap(node) {

@@ -175,7 +175,7 @@ impl Workspaces {
         Ok(shared)
     }
 
-    /// Whoever waits for the answer to the request `unique` of this process gets it.
+    /// Hands the answer to the thread that waits for the request `unique` of this process.
     fn take_answer(&self, unique: u64, answer: &[u8]) {
         let waiting = self.table.lock().waiting.remove(&unique);
         if let Some(waiting) = waiting {

@@ -278,7 +278,7 @@ mod tests {
         for (worker, at, time, nodeid) in [(0, 0, 5, 2), (0, 1, 7, 3), (3, 0, 8, 4), (3, 2, 9, 5)] {
             put(&file, worker, at, time, nodeid);
         }
-        // Of the last one the worker had not got so far.
+        // The worker had not got so far with the last change.
         assert_eq!(nodes(&file.take_lost(6).expect("read")), [3, 4]);
         put(&file, 1, 0, 11, 6);
         put(&file, 1, 1, 21, 7);

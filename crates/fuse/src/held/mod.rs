@@ -5,7 +5,7 @@
 //! programs' open files, mappings and locks, and the requests that were read and not answered. The next server opens the store,
 //! goes on with what INIT agreed on ([`HeldMount`]), and asks for these requests again (`FUSE_NOTIFY_RESEND`).
 //!
-//! - *A request that comes again* has a mark in its number. One that changes names was noted in the store with its change
+//! - *A request that comes again* has a mark in its number. A request that changes names was noted in the store with its change
 //!   ([`Superblock::serve_request`]): if that is durable, its answer is found and it is not executed twice. Others have the
 //!   same effect twice.
 //! - *Changes that were answered and are not durable* are lost. Which these are is noted in memory that the holder keeps, too

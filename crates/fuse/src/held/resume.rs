@@ -25,7 +25,7 @@ const FORM: u32 = 1;
 /// A mount without a server: what a holder keeps.
 #[derive(Debug)]
 pub struct HeldMount {
-    /// What the servers of the mount agree on, which nobody else reads.
+    /// The state that the servers of the mount agree on; nobody else reads it.
     pub state: Vec<u8>,
     /// `/dev/fuse`.
     pub device: OwnedFd,
@@ -109,7 +109,7 @@ impl Connection {
             self.held.set(HeldState { mount, file, executed, attempts, lost, restarts, holder, next_worker });
     }
 
-    /// What a holder is to keep; none if the mount cannot outlive its server.
+    /// The parts that a holder is to keep; none if the mount cannot outlive its server.
     pub(crate) fn held_mount(
         &self,
         dir: PathBuf,
@@ -181,7 +181,7 @@ impl Connection {
     }
 
     /// Has the kernel drop what it has of nodes whose changes are lost: names and attributes now, contents when the workers serve, as pages
-    /// may be locked until a request is answered. What a program has stored through a mapping stays as it sees it.
+    /// may be locked until a request is answered. Bytes that a program has stored through a mapping stay as it sees them.
     fn drop_lost(self: &Arc<Self>, lost: &[NotedChange]) -> Result<(), MountError> {
         if lost.is_empty() {
             return Ok(());

@@ -10,6 +10,7 @@
 
 use super::{Disk, DiskFile};
 use crate::StoreError;
+use crate::spare::SpareMemory;
 use rustix::fs::{
     Advice, AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, Statx, StatxFlags, fadvise,
     fallocate, flock, fstatvfs, openat, statx,
@@ -24,7 +25,6 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 static FLUSH: LockClass = LockClass::new("store.disk.flush");
-static SPARE: LockClass = LockClass::new("store.disk.spare");
 
 /// A store's directory has at most some hundred files of this size written at once.
 const ZEROS: usize = 1 << 20;
@@ -51,12 +51,9 @@ struct HostFile {
     has_lost: Mutex<bool>,
     /// The file once more, past the page cache; none where that cannot be. *Immutable once set.*
     direct: OnceLock<Option<File>>,
-    /// Memory of earlier writes past the page cache, for the next ones. *Protected by its mutex.*
-    spare: Mutex<Vec<Vec<u8>>>,
+    /// Memory of earlier writes past the page cache, for the next ones.
+    spare: SpareMemory,
 }
-
-/// So much memory of a write is kept for the next one, at most.
-const SPARE_MAX: usize = 1 << 20;
 
 impl HostFile {
     fn new(file: File) -> HostFile {
@@ -64,25 +61,18 @@ impl HostFile {
             file,
             has_lost: Mutex::with_class(&FLUSH, false),
             direct: OnceLock::new(),
-            spare: Mutex::with_class(&SPARE, Vec::new()),
+            spare: SpareMemory::new(),
         }
     }
 
-    /// `buf` at an address that a device accepts, in memory to be [given back](Self::give_back), and where in it that begins.
+    /// `buf` at an address that a device accepts, in spare memory, and where in it that begins.
     fn aligned(&self, buf: &[u8]) -> (Vec<u8>, usize) {
-        let mut space = self.spare.lock().pop().unwrap_or_default();
-        space.clear();
+        let mut space = self.spare.take();
         space.reserve(buf.len() + ALIGNED);
         let start = space.as_ptr().align_offset(ALIGNED);
         space.resize(start, 0);
         space.extend_from_slice(buf);
         (space, start)
-    }
-
-    fn give_back(&self, space: Vec<u8>) {
-        if space.capacity() <= SPARE_MAX {
-            self.spare.lock().push(space);
-        }
     }
 
     /// The attributes that are `asked` for, and no times: a file system that was asked for the times of a file gives each later write new
@@ -327,7 +317,7 @@ impl DiskFile for HostFile {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.give_back(space);
+        self.spare.keep(space);
         Ok(())
     }
 }

@@ -18,7 +18,7 @@
 
 use super::hook;
 use super::journal::{ChangedAttributes, Edit, Image, Journal, Touched};
-use super::losses::{Loss, Losses};
+use super::losses::{LossKind, Losses};
 use super::names::Slot;
 use crate::inode::{Body, InodeInit};
 use crate::quota::NO_QUOTA;
@@ -277,12 +277,12 @@ impl Crash<'_> {
                         edit.apply(data, space)?;
                         attributes.after(edit);
                     }
-                    Some(Loss::Torn(seed)) => {
+                    Some(LossKind::Torn(seed)) => {
                         let mut random = Random::new(seed);
                         edit.apply_torn(data, space, || random.below(2) == 0)?;
                     }
-                    Some(Loss::Whole) if edit.is_barrier() => break,
-                    Some(Loss::Whole) => (),
+                    Some(LossKind::Whole) if edit.is_barrier() => break,
+                    Some(LossKind::Whole) => (),
                 }
             }
         }

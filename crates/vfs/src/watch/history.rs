@@ -8,82 +8,25 @@
 //! The journal of a live file system knows the present alone. A history keeps its events, with the process that made each, and
 //! plays them again into a journal of its own.
 
+use super::caller::CalledBy;
 use super::crash::Crash;
 use super::hook;
-use super::journal::{Edit, Journal, JournalStep};
-use super::losses::{Item, Losses};
+use super::journal::{ChangeRecorder, Edit, Journal, JournalStep, PastEvent, PastKind};
+use super::losses::{Losses, LostItem};
 use super::names::{Names, Slot};
 use crate::{Errno, FileType, Fs, Options, Superblock};
-use sluice_sync::atomic::{AtomicU32, Ordering};
-use sluice_sync::{SlotTable, thread};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
-use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// By thread slot: the process for which the thread makes a call, 0 if none is known. *Owner only.*
-static CALLERS: SlotTable<AtomicU32> = SlotTable::new();
-
-/// The calling thread makes a call for another process as long as this exists; see [`Superblock::called_by`].
-#[derive(Debug)]
-pub struct CalledBy {
-    not_send: PhantomData<*const ()>,
-}
-
-impl Drop for CalledBy {
-    fn drop(&mut self) {
-        // Relaxed, here and below: the thread's own.
-        CALLERS.get(thread::slot()).store(0, Ordering::Relaxed);
-    }
-}
-
-/// Called for each event with the process that makes it; the answer is stored with the event.
-pub(super) type Stamp = Box<dyn Fn(u32) -> u64 + Send>;
-
-/// The events of a file system since its tracking began.
-pub(super) struct Recorder {
-    start: Journal,
-    names: Names,
-    events: Vec<Event>,
-    stamp: Stamp,
-}
-
-struct Event {
-    process: u32,
-    stamp: u64,
-    what: What,
-}
-
-enum What {
-    Change(JournalStep, Vec<(u64, Edit)>),
-    /// All changes of this file up to that place are durable; without a file, all changes.
-    Sync(Option<u64>, u64),
-}
-
-impl Recorder {
-    fn add(&mut self, what: What) {
-        // Relaxed: the thread's own.
-        let process = CALLERS.get(thread::slot()).load(Ordering::Relaxed);
-        self.events.push(Event { process, stamp: (self.stamp)(process), what });
-    }
-
-    pub(super) fn changed(&mut self, step: &JournalStep, edits: &[(u64, Edit)]) {
-        self.add(What::Change(step.clone(), edits.to_vec()));
-    }
-
-    pub(super) fn synced(&mut self, ino: Option<u64>, end: u64) {
-        self.add(What::Sync(ino, end));
-    }
-}
 
 impl Fs {
     /// Tracks crashes as [`track_crashes`](Self::track_crashes) does, and keeps every change from now on for
     /// [`history`](Self::history). The memory for that grows with the bytes written.
     ///
     /// `stamp` is called at each change and each `fsync`, with the process that makes the call (0 if it is this one), while that waits;
-    /// its answer is [`Change::stamp`]. It must not call into the file system.
+    /// its answer is [`PastChange::stamp`]. It must not call into the file system.
     ///
     /// ```
     /// use sluice_vfs::{File, Fs};
@@ -116,7 +59,7 @@ impl Fs {
         let mut state = superblock.root().shared.watch_names(superblock)?;
         let start = Journal::begin(superblock)?;
         let names = start.image.names.clone();
-        state.recorder = Some(Recorder { start, names, events: Vec::new(), stamp: Box::new(stamp) });
+        state.recorder = Some(ChangeRecorder { start, names, events: Vec::new(), stamp: Box::new(stamp) });
         Ok(())
     }
 
@@ -124,31 +67,28 @@ impl Fs {
     ///
     /// # Errors
     /// `EINVAL` if nothing is recorded.
-    pub fn history(&self) -> Result<History, Errno> {
+    pub fn history(&self) -> Result<ChangeHistory, Errno> {
         let superblock = self.superblock();
         superblock.write_back_all()?;
         let watch = superblock.root().shared.watch().ok_or(Errno::EINVAL)?;
         let recorder = watch.lock().recorder.take().ok_or(Errno::EINVAL)?;
-        let Recorder { start, mut names, events, .. } = recorder;
+        let ChangeRecorder { start, mut names, events, .. } = recorder;
         let changes = events.iter().map(|event| described(event, &mut names)).collect();
-        Ok(History { start, events, changes, options: superblock.options_after_a_crash() })
+        Ok(ChangeHistory { start, events, changes, options: superblock.options_after_a_crash() })
     }
 }
 
 impl Superblock {
     /// The calling thread makes a call for `process` until the answer is dropped. None, and free of cost, if crashes are not tracked.
     pub fn called_by(&self, process: u32) -> Option<CalledBy> {
-        self.root().shared.has_hook(hook::CRASHES).then(|| {
-            CALLERS.get(thread::slot()).store(process, Ordering::Relaxed);
-            CalledBy { not_send: PhantomData }
-        })
+        self.root().shared.has_hook(hook::CRASHES).then(|| CalledBy::begin(process))
     }
 }
 
-/// An event of a [`History`]: a call that changed something, or synchronised it.
+/// An event of a [`ChangeHistory`]: a call that changed something, or synchronised it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Change {
+pub struct PastChange {
     /// The process that made the call; 0 if it is unknown, as for pages of shared mappings.
     pub process: u32,
     /// The answer of the function that [`Fs::record_history`] was given.
@@ -162,17 +102,17 @@ pub struct Change {
 }
 
 /// The changes of a file system, in order, and what it held before them. Made by [`Fs::history`].
-pub struct History {
+pub struct ChangeHistory {
     start: Journal,
-    events: Vec<Event>,
+    events: Vec<PastEvent>,
     /// One for each event.
-    changes: Vec<Change>,
+    changes: Vec<PastChange>,
     options: Options,
 }
 
-impl fmt::Debug for History {
+impl fmt::Debug for ChangeHistory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("History").field("changes", &self.changes).finish_non_exhaustive()
+        f.debug_struct("ChangeHistory").field("changes", &self.changes).finish_non_exhaustive()
     }
 }
 
@@ -185,9 +125,9 @@ impl fmt::Debug for CrashPoint<'_> {
     }
 }
 
-impl History {
+impl ChangeHistory {
     /// The changes and synchronisations, oldest first.
-    pub fn changes(&self) -> &[Change] {
+    pub fn changes(&self) -> &[PastChange] {
         &self.changes
     }
 
@@ -203,15 +143,15 @@ impl History {
     }
 }
 
-/// A moment in a [`History`] at which the power may fail.
+/// A moment in a [`ChangeHistory`] at which the power may fail.
 pub struct CrashPoint<'h> {
-    history: &'h History,
+    history: &'h ChangeHistory,
     journal: Journal,
     at: usize,
     /// From the place in the order of all changes to the event.
     place_of: BTreeMap<u64, usize>,
     /// All changes so far, oldest first.
-    items: Vec<Item>,
+    items: Vec<LostItem>,
 }
 
 impl<'h> CrashPoint<'h> {
@@ -219,13 +159,13 @@ impl<'h> CrashPoint<'h> {
     pub fn advance(&mut self) -> bool {
         let Some(event) = self.history.events.get(self.at) else { return false };
         match &event.what {
-            What::Change(step, edits) => {
+            PastKind::Change(step, edits) => {
                 self.journal.put_down(step.clone(), edits.clone());
                 let place = self.journal.now();
                 self.place_of.insert(place, self.at);
-                self.items.extend(Item::of_change(place, step, edits));
+                self.items.extend(LostItem::of_change(place, step, edits));
             }
-            What::Sync(ino, end) => self.journal.synced(*ino, *end),
+            PastKind::Sync(ino, end) => self.journal.synced(*ino, *end),
         }
         self.at += 1;
         true
@@ -237,12 +177,12 @@ impl<'h> CrashPoint<'h> {
     }
 
     /// The event just before this moment.
-    pub fn last(&self) -> Option<&'h Change> {
+    pub fn last(&self) -> Option<&'h PastChange> {
         self.at.checked_sub(1).and_then(|last| self.history.changes.get(last))
     }
 
     /// The event just after this moment.
-    pub fn next(&self) -> Option<&'h Change> {
+    pub fn next(&self) -> Option<&'h PastChange> {
         self.history.changes.get(self.at)
     }
 
@@ -257,7 +197,7 @@ impl<'h> CrashPoint<'h> {
     }
 
     /// The events whose changes are among `losses`, oldest first, and whether a part of each is left: the write is torn.
-    pub fn lost(&self, losses: &Losses) -> Vec<(&'h Change, bool)> {
+    pub fn lost(&self, losses: &Losses) -> Vec<(&'h PastChange, bool)> {
         let change = |place| self.place_of.get(&place).and_then(|event| self.history.changes.get(*event));
         losses.places().into_iter().filter_map(|(place, is_torn)| Some((change(place)?, is_torn))).collect()
     }
@@ -278,20 +218,20 @@ impl<'h> CrashPoint<'h> {
 }
 
 /// `event` in words, with the paths before it; `names` become those after it.
-fn described(event: &Event, names: &mut Names) -> Change {
+fn described(event: &PastEvent, names: &mut Names) -> PastChange {
     let (call, sync, is_sync) = match &event.what {
-        What::Sync(None, _) => ("sync".to_owned(), PathBuf::from("/"), true),
-        What::Sync(Some(ino), _) => {
+        PastKind::Sync(None, _) => ("sync".to_owned(), PathBuf::from("/"), true),
+        PastKind::Sync(Some(ino), _) => {
             let path = path_of(names, *ino);
             (format!("fsync {}", path.display()), path, true)
         }
-        What::Change(step, edits) => {
+        PastKind::Change(step, edits) => {
             let (call, sync) = described_change(step, edits, names);
             step.names.iter().for_each(|(slot, leads_to)| _ = names.set(slot, *leads_to));
             (call, sync, false)
         }
     };
-    Change { process: event.process, stamp: event.stamp, call, sync, is_sync }
+    PastChange { process: event.process, stamp: event.stamp, call, sync, is_sync }
 }
 
 fn described_change(step: &JournalStep, edits: &[(u64, Edit)], names: &Names) -> (String, PathBuf) {

@@ -18,6 +18,7 @@
 //! *Synchronising* a file makes durable its edits, and the steps that concern it; a directory, the steps that concern
 //! it or a name in it; each with all steps that these depend on. Durable changes belong to the image from then on.
 
+use super::caller::CalledBy;
 use super::names::{Names, Slot};
 use crate::data::{FileData, Space};
 use crate::inode::Body;
@@ -364,5 +365,44 @@ impl Journal {
                 self.edits.remove(&ino);
             }
         }
+    }
+}
+
+/// Called for each event with the process that makes it; the answer is stored with the event.
+pub(super) type StampChange = Box<dyn Fn(u32) -> u64 + Send>;
+
+/// The events of a file system since its tracking began.
+pub(super) struct ChangeRecorder {
+    pub(super) start: Journal,
+    pub(super) names: Names,
+    pub(super) events: Vec<PastEvent>,
+    pub(super) stamp: StampChange,
+}
+
+/// A change or a synchronisation.
+pub(super) struct PastEvent {
+    pub(super) process: u32,
+    pub(super) stamp: u64,
+    pub(super) what: PastKind,
+}
+
+pub(super) enum PastKind {
+    Change(JournalStep, Vec<(u64, Edit)>),
+    /// All changes of this file up to that place are durable; without a file, all changes.
+    Sync(Option<u64>, u64),
+}
+
+impl ChangeRecorder {
+    fn add(&mut self, what: PastKind) {
+        let process = CalledBy::here();
+        self.events.push(PastEvent { process, stamp: (self.stamp)(process), what });
+    }
+
+    pub(super) fn changed(&mut self, step: &JournalStep, edits: &[(u64, Edit)]) {
+        self.add(PastKind::Change(step.clone(), edits.to_vec()));
+    }
+
+    pub(super) fn synced(&mut self, ino: Option<u64>, end: u64) {
+        self.add(PastKind::Sync(ino, end));
     }
 }

@@ -18,6 +18,7 @@
 //! # Cost
 //! Nobody watches: a load of a word that does not change, and a branch, for each change, read, open and fsync.
 
+pub(crate) mod caller;
 pub(crate) mod crash;
 pub(crate) mod fault;
 pub(crate) mod history;
@@ -34,13 +35,12 @@ use crate::lock_class::WATCH;
 use crate::superblock::Shared;
 use crate::{Errno, Inode, InodeRef, Superblock};
 use fault::Rule;
-use history::Recorder;
-use journal::{ChangedAttributes, Edit, Journal, JournalStep};
+use journal::{ChangeRecorder, ChangedAttributes, Edit, Journal, JournalStep};
 use names::Names;
 use sluice_sync::{Mutex, MutexGuard};
 use std::ops::Range;
 
-/// What calls have to look at, as bits.
+/// PastKind calls have to look at, as bits.
 pub(crate) mod hook {
     /// Changes go to a store. Immutable.
     pub(crate) const DURABLE: u8 = 1;
@@ -68,7 +68,7 @@ pub(crate) struct State {
     last_rule: u64,
     journal: Option<Journal>,
     /// All events, if they are kept.
-    recorder: Option<Recorder>,
+    recorder: Option<ChangeRecorder>,
 }
 
 impl Watch {

@@ -240,3 +240,65 @@ fn a_crash_leaves_a_tree_that_the_naive_model_has() {
         assert_eq!(found.len(), 6);
     });
 }
+
+#[test]
+fn a_history_plays_again_what_happened_and_says_it_in_words() {
+    use crate::{Errno, File, Fs};
+    let fs = Fs::new();
+    fs.create_dir("/d").expect("made");
+    fs.write("/d/before", "durable").expect("written");
+    fs.record_history(|_| 7).expect("memory");
+    let crash = |fs: &Fs, seed| {
+        let left = fs.crash_clone(seed).expect("memory");
+        let mut names: Vec<_> = left
+            .read_dir("/")
+            .expect("listed")
+            .map(|entry| entry.expect("an entry").file_name().to_owned())
+            .collect();
+        names.sort();
+        (names, left.read("/d/before").ok(), left.read("/f").ok())
+    };
+    fs.symlink("target", "/link").expect("made");
+    fs.clone_tree("/d", "/copy").expect("copied");
+    let open = File::create(&fs, "/gone").expect("made");
+    fs.remove_file("/gone").expect("removed");
+    open.write_all_at(b"nobody sees it", 0).expect("written");
+    fs.write("/f", "one").expect("written");
+    File::open(&fs, "/f").and_then(|file| file.sync_all()).expect("synchronised");
+    fs.rename("/f", "/g").expect("renamed");
+    fs.rename("/g", "/f").expect("renamed");
+    let live: Vec<_> = (0..20).map(|seed| crash(&fs, seed)).collect();
+    let history = fs.history().expect("recorded");
+    let mut point = history.begin();
+    let mut fingerprints = std::collections::BTreeSet::new();
+    loop {
+        fingerprints.insert(point.fingerprint(&point.losses(1)));
+        if !point.advance() {
+            break;
+        }
+    }
+    for (seed, expected) in (0..).zip(live) {
+        let left = point.crash(&point.losses(seed)).expect("memory");
+        left.track_crashes().expect("memory");
+        assert_eq!(crash(&left, 1), expected, "seed {seed}");
+    }
+    let changes = history.changes();
+    assert_eq!(
+        fingerprints.len(),
+        1 + changes.iter().filter(|change| !change.is_sync).count(),
+        "each change makes a tree"
+    );
+    assert!(changes.iter().all(|change| change.stamp == 7 && change.process == 0));
+    let calls: Vec<&str> = changes.iter().map(|change| change.call.as_str()).collect();
+    for wanted in [
+        "make symbolic link /link",
+        "copy a tree to /copy",
+        "remove /gone",
+        "write 14 bytes at 0 of a file without a name",
+        "fsync /f",
+        "rename /g to /f",
+    ] {
+        assert!(calls.contains(&wanted), "{wanted}: {calls:?}");
+    }
+    assert_eq!(fs.history().err(), Some(Errno::EINVAL), "the recording has ended");
+}

@@ -37,8 +37,8 @@ impl Epoch {
     }
 
     /// Whether this epoch begins after the end of the epoch that follows `began`. No if `began` is the later one: a thread that read
-    /// the epoch before its flush may find a review that another epoch began during the flush. Of two epochs more than half of
-    /// [`COUNT`](Self::COUNT) apart, the order is mistaken, and the answer may come too late, but never too early.
+    /// the epoch before its flush may find a review that another epoch began during the flush. The order of two epochs more than half of
+    /// [`COUNT`](Self::COUNT) apart is mistaken, and the answer may come too late, but never too early.
     pub(super) fn is_two_after(self, began: Epoch) -> bool {
         let since = self.0.wrapping_sub(began.0) % Self::COUNT;
         since >= 2 && (since < Self::COUNT / 2 || seeded(Mutant::EpochsUnordered))
