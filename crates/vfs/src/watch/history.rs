@@ -279,7 +279,12 @@ fn described_change(step: &JournalStep, edits: &[(u64, Edit)], names: &Names) ->
         [(one, Some(_)), (other, Some(_))] if names.path(one).is_some() && names.path(other).is_some() => {
             (format!("exchange {} and {}", path(one).display(), path(other).display()), directory(other))
         }
-        [(slot, _), ..] => (format!("copy a tree to {}", path(slot).display()), directory(slot)),
+        all => {
+            // The top stands in a directory that was there before.
+            let top = all.iter().map(|(slot, _)| slot).find(|slot| names.has(slot.0));
+            let top = top.unwrap_or(&all[0].0);
+            (format!("copy a tree to {}", path(top).display()), directory(top))
+        }
     }
 }
 
