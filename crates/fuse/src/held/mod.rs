@@ -29,6 +29,7 @@ pub use state::Restarts;
 use crate::abi::{InHeader, opcode};
 use crate::connection::{Answer, Connection, Served, send};
 use crate::handler::again::{Again, again};
+use crate::marks::is_noted;
 use crate::reply::Reply;
 use sluice_sync::atomic::Ordering;
 use sluice_vfs::{Errno, RequestId};
@@ -40,22 +41,10 @@ const RESENT: u64 = 1 << 63;
 /// A request that was begun so often, and ended the server each time, is not begun again.
 const ATTEMPTS_MAX: u64 = 3;
 
-/// Whether requests of this kind have another outcome when they are executed twice.
+/// Whether requests of this kind have another outcome when they are executed twice. Others change contents or attributes of one inode, which
+/// the kernel keeps locked for the caller until they are answered.
 fn is_executed_once(code: u32) -> bool {
-    matches!(
-        code,
-        opcode::MKNOD
-            | opcode::MKDIR
-            | opcode::SYMLINK
-            | opcode::LINK
-            | opcode::CREATE
-            | opcode::UNLINK
-            | opcode::RMDIR
-            | opcode::RENAME
-            | opcode::RENAME2
-            | opcode::SETXATTR
-            | opcode::REMOVEXATTR
-    )
+    is_noted(code) && !matches!(code, opcode::WRITE | opcode::SETATTR | opcode::FALLOCATE)
 }
 
 impl Connection {
