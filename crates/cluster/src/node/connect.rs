@@ -45,7 +45,7 @@ pub(super) struct AskedNode<'p> {
 }
 
 impl AskedNode<'_> {
-    /// Its [`Status`](crate::Status).
+    /// Its [`Status`].
     pub(super) fn status(&self) -> io::Result<Status> {
         Status::parse(&ask(STATUS, (self.address, self.cluster), self.calling.clone(), &[])?)
     }
@@ -86,7 +86,7 @@ impl Uplink for Uplinked {
     }
 }
 
-/// Asks the node at `address`, of the cluster with this name, for its [`Status`](crate::Status) as JSON.
+/// Asks the node at `address`, of the cluster with this name, for its [`Status`] as JSON.
 ///
 /// # Errors
 /// If the node cannot be reached, or belongs to another cluster.

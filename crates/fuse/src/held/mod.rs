@@ -6,7 +6,7 @@
 //! goes on with what INIT agreed on ([`HeldMount`]), and asks for these requests again (`FUSE_NOTIFY_RESEND`).
 //!
 //! - *A request that comes again* has a mark in its number. A request that changes names was noted in the store with its change
-//!   ([`Superblock::serve_request`]): if that is durable, its answer is found and it is not executed twice. Others have the
+//!   ([`sluice_vfs::Superblock::serve_request`]): if that is durable, its answer is found and it is not executed twice. Others have the
 //!   same effect twice.
 //! - *Changes that were answered and are not durable* are lost. Which these are is noted in memory that the holder keeps, too
 //!   (`changes.rs`); fsync says so (`lost.rs`), and the kernel drops what it has cached of their nodes.

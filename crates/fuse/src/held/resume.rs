@@ -56,7 +56,7 @@ pub(crate) struct MountState {
 }
 
 impl MountState {
-    /// Reads what [`Connection::state`] wrote.
+    /// Reads the state that the first server gave to the holder.
     pub(crate) fn read(state: &[u8], max_write: u32) -> Result<MountState, MountError> {
         let read = serde_json::from_slice(state).ok();
         read.filter(|state: &MountState| state.form == FORM && state.max_write == max_write).ok_or_else(

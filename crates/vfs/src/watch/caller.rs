@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 /// By thread slot: the process for which the thread makes a call, 0 if none is known. *Owner only.*
 static CALLERS: SlotTable<AtomicU32> = SlotTable::new();
 
-/// The calling thread makes a call for another process as long as this exists; see [`Superblock::called_by`].
+/// The calling thread makes a call for another process as long as this exists; see [`crate::Superblock::called_by`].
 #[derive(Debug)]
 pub struct CalledBy {
     not_send: PhantomData<*const ()>,
