@@ -108,7 +108,7 @@ struct ServerLife {
 
 struct MountHolder<'a> {
     asked: &'a Holding<'a>,
-    /// Where it was started: paths in options may begin there.
+    /// The working directory at the start: paths in options may be relative to it.
     place: PathBuf,
     mount: Option<HeldMount>,
     restarts: Restarts,
@@ -204,7 +204,7 @@ impl MountHolder<'_> {
             if stops {
                 drain(&self.stops);
                 self.is_stopping = true;
-                // It may have ended: then it is waited for below.
+                // A server that has ended already is reaped below.
                 let _ = kill_process(pid_of(&server), Signal::TERM);
             }
             if ends {

@@ -72,7 +72,7 @@ pub struct Nodes {
 struct Node {
     known: KnownNode,
     lookups: u64,
-    /// The kernel may have more lookups, from before this server.
+    /// The kernel may have further lookups of the inode from the time of an earlier server.
     inherited: bool,
     /// Somebody else changed the inode since the kernel was last told its attributes.
     changed: bool,
@@ -285,7 +285,7 @@ impl Nodes {
         }
         let mut shard = self.shard(nodeid).lock();
         let Some(node) = shard.get_mut(&nodeid) else { return };
-        // The kernel gives back all that it has, or one that it could not use.
+        // A FORGET gives back all lookups of the kernel, or a single lookup that the kernel could not use.
         node.inherited &= lookups <= node.lookups;
         node.lookups = node.lookups.saturating_sub(lookups);
         node.changed &= node.lookups > 0;

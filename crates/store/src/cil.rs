@@ -139,7 +139,7 @@ impl Data<'_> {
 #[derive(Debug, Default)]
 pub struct Added {
     records: Records,
-    /// A record that is added if there are others.
+    /// A key and its value, added to a push that has other records.
     beside: Option<(Vec<u8>, Vec<u8>)>,
     cut: u64,
     is_logged: bool,

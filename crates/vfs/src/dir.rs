@@ -289,7 +289,7 @@ pub(crate) struct NameHasher {
 }
 
 impl NameHasher {
-    /// With this key, or one that nobody can guess.
+    /// Hashes names with this key; without one, with a random key.
     pub(crate) fn new(key: Option<u64>) -> NameHasher {
         // Runs of a simulated machine must not differ.
         let random = || if sluice_sync::face::DETERMINISTIC { 0 } else { RandomState::new().hash_one(0) };

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 /// The moments at which the power fails.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum CrashMoments {
-    /// Before and after each fsync, after each output, and at the end
+    /// The moments before and after each fsync, after each output of the workload, and the end
     Fsync,
     /// After each change
     All,

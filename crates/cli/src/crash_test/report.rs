@@ -25,7 +25,7 @@ pub(super) struct Failing {
     /// Its place among all changes and synchronisations, from 1 on.
     event: usize,
     events: usize,
-    /// The changes that are lost, wholly or in part. If all of them were there the check would pass.
+    /// The changes that are lost, wholly or in part. The check would accept the tree with these changes.
     lost: Vec<ToldCall>,
     /// The writes that are lost in part: no fsync can prevent that.
     torn: Vec<ToldCall>,
@@ -47,7 +47,7 @@ struct Missing {
     process: String,
     /// The call that it belongs after.
     after: String,
-    /// The call that must not come before it; none if the workload's output must not.
+    /// The call that must come after the fsync; none if the workload's output must come after it.
     before: Option<String>,
 }
 

@@ -163,7 +163,7 @@ impl<'i> CrashStage<'i> {
     /// One of them fails, or cannot be started; the mount.
     pub(super) fn record(&self, setup: Option<&OsStr>, workload: &[OsString]) -> Result<RecordedRun> {
         let fs = empty();
-        // Before the mount: the kernel sends no fsync after one that had nothing to do, as those of the setup would be.
+        // Before the mount: after an fsync of the setup that had nothing to do, the kernel would send no later fsync.
         fs.track_crashes().map_err(std::io::Error::from)?;
         let mount = self.mount(&fs)?;
         let recorded = self.record_on(&fs, setup, workload);
@@ -258,7 +258,7 @@ impl<'i> CrashStage<'i> {
                 is_open = listener.lock().drain();
             }
         };
-        // Before it is waited for: until then no other group has its number.
+        // Before the child is reaped: until then no other process group has its number.
         let _ = kill_process_group(pid, Signal::KILL);
         let status = child.wait()?;
         self.interrupt.check()?;

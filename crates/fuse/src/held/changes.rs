@@ -157,7 +157,7 @@ pub(crate) struct HeldWorker {
 }
 
 impl HeldWorker {
-    /// The worker of this number; none if there are too many.
+    /// The worker with this number; none if the file has no room for another worker.
     pub(super) fn new(number: u64) -> Option<HeldWorker> {
         let new = HeldWorker {
             number,

@@ -18,7 +18,7 @@ const TOLD_MANY: usize = 1024;
 /// What is lost, and who was told.
 #[derive(Debug)]
 pub(super) struct ToldLosses {
-    /// Nothing is, or all are told that could be. *atomic (stands alone)*
+    /// Either nothing is lost, or all processes that could be told are told. *atomic (stands alone)*
     is_empty: AtomicBool,
     /// When this server took the mount over. *immutable*
     since: u64,

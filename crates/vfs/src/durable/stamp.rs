@@ -35,7 +35,7 @@ impl Stamp {
         Stamp { clock: Mutex::with_class(&DURABLE_REQUESTS, None), last: AtomicU64::new(0) }
     }
 
-    /// From now on, for this mount and by this clock.
+    /// Stamps later pushes for `mount` with the time of `clock`.
     pub(super) fn set(&self, mount: u64, clock: PushClock) {
         *self.clock.lock() = Some((mount, clock));
     }

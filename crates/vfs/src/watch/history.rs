@@ -79,7 +79,7 @@ impl Fs {
 }
 
 impl Superblock {
-    /// The calling thread makes a call for `process` until the answer is dropped. None, and free of cost, if crashes are not tracked.
+    /// The calling thread makes a call for `process` until the answer is dropped. Returns None at no cost if the file system does not track crashes.
     pub fn called_by(&self, process: u32) -> Option<CalledBy> {
         self.root().shared.has_hook(hook::CRASHES).then(|| CalledBy::begin(process))
     }
@@ -155,7 +155,7 @@ pub struct CrashPoint<'h> {
 }
 
 impl<'h> CrashPoint<'h> {
-    /// Goes on by one event; false if there is no further one.
+    /// Moves to the moment after the next event. Returns false at the end of the history.
     pub fn advance(&mut self) -> bool {
         let Some(event) = self.history.events.get(self.at) else { return false };
         match &event.what {
