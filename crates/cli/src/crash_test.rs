@@ -17,7 +17,7 @@ use report::{CrashReport, Failing};
 use sluice_console::failure::{Failure, Result};
 use sluice_console::interrupt::Interrupt;
 use sluice_console::output::Output;
-use sluice_console::program::{complain, exit_status};
+use sluice_console::program::complain;
 use sluice_vfs::{CrashPoint, Fs, Losses};
 use stage::{CheckVerdict, CrashStage, RecordedRun};
 use std::collections::HashSet;
@@ -34,10 +34,7 @@ const EARLIER_MAX: usize = 256;
 pub(crate) fn crash_test(args: &CrashTest) -> u8 {
     match test(args) {
         Ok(status) => status,
-        Err(Failure::Interrupted) => {
-            let _ = exit_status(Err(Failure::Interrupted));
-            UNTESTED
-        }
+        Err(Failure::Interrupted) => UNTESTED,
         Err(failure) => {
             let _ = complain(&failure.to_string(), UNTESTED);
             UNTESTED
@@ -110,8 +107,8 @@ impl Tester<'_> {
         loop {
             if self.is_moment(&point) {
                 self.report.moments += 1;
+                let output = recorded.output_before(point.next()).len();
                 for losses in self.choices(&point) {
-                    let output = recorded.output_before(point.next()).len();
                     if !self.seen.insert((point.fingerprint(&losses), output)) {
                         continue;
                     }

@@ -163,7 +163,7 @@ pub(crate) fn hold(asked: &Holding<'_>) -> Result<u8> {
             }
         }
         if holder.is_stopping {
-            // Without a server nobody else does. Who uses it finds it dead.
+            // Without a server nobody else does. Programs that use the mount find it dead.
             let _ = unmount_at(asked.dir, Users::LetFinish);
             return Ok(0);
         }

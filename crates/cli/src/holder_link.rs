@@ -19,7 +19,7 @@ const DESCRIPTORS: usize = 2;
 pub(crate) enum HolderMessage {
     /// To a server: it is to mount.
     Mount,
-    /// To a server: it is to go on with this mount.
+    /// To a server: the order to take over this mount.
     Resume(HeldMount, Restarts),
     /// From a server: this is to be kept.
     Hold(HeldMount),

@@ -142,7 +142,7 @@ fn serve_held(args: MountArgs) -> Result<u8> {
     served
 }
 
-/// Serves, and tells whoever asks how that ended.
+/// Serves, and tells each process that asks how that ended.
 fn serve_and_tell(
     store: Option<&Path>,
     dir: &Path,

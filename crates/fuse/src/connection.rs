@@ -72,7 +72,7 @@ pub(crate) struct Negotiated {
     pub(crate) uring: bool,
     /// The kernel can be told to look a name up again that it keeps.
     pub(crate) expires_names: bool,
-    /// It may be served by another process after this one: it makes requests again that were not answered, and drops all names.
+    /// The kernel can be served by a next server: it repeats unanswered requests (RESEND), and drops all names on demand (INC_EPOCH).
     pub(crate) resends: bool,
 }
 

@@ -43,10 +43,10 @@ the workspace. A workspace is no part of a snapshot of the directory above. The 
 file://). create is for root; see docs/cluster.md.
 
 Examples:
-  sluice workspace create /srv/work/jobs/a
-  sluice workspace list /srv/work
-  sluice snapshot create /srv/work/jobs/a before
+  sluice workspace create /srv/team/jobs/a
+  sluice workspace list /srv/team
+  sluice snapshot create /srv/team/jobs/a before
   sluice fsck s3://BUCKET/fs/workspaces/1
   sluice cluster status http://10.0.0.1:2379/work     which node owns which workspace
-  sluice workspace move /srv/work/jobs/a 7            node 7 is its owner from then on
-  rm -r /srv/work/jobs/a/*; sluice workspace delete /srv/work/jobs/a";
+  sluice workspace move /srv/team/jobs/a 7            node 7 is its owner from then on
+  rm -r /srv/team/jobs/a/*; sluice workspace delete /srv/team/jobs/a";

@@ -1,6 +1,7 @@
 //! Stage: the one directory in which the workload and all checks run, each in a file system of its own.
 
 use super::empty;
+use crate::failures::mount_failure;
 use crate::run_in_mount::{MOUNT_VARIABLE, as_a_shell_says};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -130,13 +131,13 @@ impl<'i> CrashStage<'i> {
 
     fn mount(&self, fs: &Fs) -> Result<Mount> {
         let options = MountOptions::default().fsname("crash-test");
-        options.mount(fs.superblock(), self.point()).map_err(|error| Failure::Failed(error.to_string()))
+        options.mount(fs.superblock(), self.point()).map_err(mount_failure)
     }
 
     /// Takes `mount` away, also from processes that were left behind.
     fn unmount(&self, mount: Mount) -> Result<()> {
         let outcome = mount.unmount().or_else(|_| mount.unmount_lazily());
-        outcome.map_err(|error| Failure::Failed(error.to_string()))
+        outcome.map_err(mount_failure)
     }
 
     fn command(&self, program: &OsStr) -> Command {

@@ -7,6 +7,7 @@
 //! kernel was told, and knew nothing, are noted here. An answer to a request from before that tells of such an inode
 //! goes to the kernel with attributes that it may not keep.
 
+use super::numbers::gives_entry;
 use sluice_fuse::internal::abi::{Dirent, EntryOut, OutHeader, RECORD_ALIGN};
 use sluice_fuse::opcode;
 use sluice_sync::time::Instant;
@@ -31,17 +32,7 @@ impl Doubts {
     /// The replacement for `answer`, to a request of kind `code` that the kernel made at `arrival`, if the kernel may
     /// not keep all of its attributes.
     pub(super) fn correct(&mut self, code: u32, arrival: Instant, answer: &[u8]) -> Option<Vec<u8>> {
-        let tells = matches!(
-            code,
-            opcode::LOOKUP
-                | opcode::MKNOD
-                | opcode::MKDIR
-                | opcode::SYMLINK
-                | opcode::LINK
-                | opcode::CREATE
-                | opcode::TMPFILE
-                | opcode::READDIRPLUS
-        );
+        let tells = gives_entry(code) || code == opcode::READDIRPLUS;
         if !tells || self.0.is_empty() {
             return None;
         }

@@ -33,6 +33,20 @@ pub(super) struct Numbers<'n> {
     pub(super) learn: &'n dyn Fn(u64, u32),
 }
 
+/// Whether the answer to a request of this kind begins with an entry.
+pub(super) fn gives_entry(code: u32) -> bool {
+    matches!(
+        code,
+        opcode::LOOKUP
+            | opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::SYMLINK
+            | opcode::LINK
+            | opcode::CREATE
+            | opcode::TMPFILE
+    )
+}
+
 /// Where a request has a second node, if it has one.
 pub(super) fn second_node(code: u32) -> Option<usize> {
     match code {
@@ -84,13 +98,7 @@ impl Numbers<'_> {
         }
         let mut message = answer.to_vec();
         match code {
-            opcode::LOOKUP
-            | opcode::MKNOD
-            | opcode::MKDIR
-            | opcode::SYMLINK
-            | opcode::LINK
-            | opcode::CREATE
-            | opcode::TMPFILE => {
+            code if gives_entry(code) => {
                 let (entry, _) = EntryOut::read_from_prefix(body).ok()?;
                 let entry = self.entry(code, entry)?;
                 entry.write_to_prefix(&mut message[OUT..]).ok()?;

@@ -3,7 +3,7 @@
 //! # Theory
 //! The node's number in a request says the workspace ([`workspace`]): so the thread that reads the device gives the request to the relay
 //! of that workspace, under the number that the file system there knows, and serves it as it does those of the root. A relay that is
-//! not there yet is made, and whoever opened the mount finds it a server; until then its requests wait.
+//! not there yet is made, and the owner of the mount finds it a server; until then its requests wait.
 //!
 //! ```text
 //!   kernel ── reader ──┬─ relay of the root        ── guest here, or link to the owner of the root
@@ -56,7 +56,7 @@ struct RelayTable {
     places: HashMap<u32, (u32, u64)>,
     /// Workspaces without a store, when that was looked for last.
     absent: BTreeSet<u32>,
-    /// Who waits for the answers to requests of this process.
+    /// The threads that wait for the answers to requests of this process.
     waiting: HashMap<u64, mpsc::Sender<Vec<u8>>>,
 }
 

@@ -104,7 +104,7 @@ impl ChangeFile {
         }
         let new = &lost[kept as usize..];
         self.0.write_all_at(new.as_bytes(), LOST_AT + kept * CHANGE)?;
-        // After that: whoever dies before it finds them where they were.
+        // After the write: if this server dies before the cut, the next server finds the changes at their old places.
         self.0.set_len(CHANGES_AT)?;
         Ok(lost)
     }

@@ -1,8 +1,8 @@
-//! ToldLosses: who is told that changes are lost which were answered by a server that died.
+//! ToldLosses: the processes that are told of lost changes, which a server had answered before it died.
 //!
 //! # Theory
-//! A change that was answered and is not durable is lost with its server. Each process that asked for one is told by its next fsync,
-//! whatever file that is of, as it may build on what is lost. Each process that makes a changed file durable is told, too, once for each
+//! A change that was answered and is not durable is lost with its server. The next fsync of each process that asked for such
+//! a change fails, for any file, since the process may build on the lost change. Each process that makes a changed file durable is told, too, once for each
 //! such file. A process that was started later is told of a file only if nobody was: as for an error of a disk.
 
 use super::changes::NotedChange;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// From so many processes on those that were told of a file are looked through for such that have ended.
 const TOLD_MANY: usize = 1024;
 
-/// What is lost, and who was told.
+/// The lost changes, and the processes that were told.
 #[derive(Debug)]
 pub(super) struct ToldLosses {
     /// Either nothing is lost, or all processes that could be told are told. *atomic (stands alone)*
@@ -39,7 +39,7 @@ struct ToldOf {
 }
 
 impl ToldOf {
-    /// Whether `process` is to be told now; none if it cannot be seen.
+    /// Whether the fsync of `process` fails now. `process` is none for a process of another PID namespace.
     fn tell(&mut self, process: Option<CallingProcess>, since: u64) -> bool {
         let was_told = std::mem::replace(&mut self.is_told, true);
         let Some(process) = process.filter(|process| process.was_there(since)) else { return !was_told };

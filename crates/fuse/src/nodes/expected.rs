@@ -9,8 +9,8 @@
 //! A number that the kernel knows, and that was lost with the last server, leads to nothing, or to another inode of another generation.
 //! Both are as if there were none.
 //!
-//! *Inherited.* The server of a mount that outlived the one before ([`held`](crate::held)) does not know what the kernel knows. There
-//! each inode that the kernel names is looked for, if it may be from before this server, and each that is about to lose a name is taken.
+//! *Inherited.* The server of a mount that outlived the one before ([`held`](crate::held)) does not know what the kernel knows. Such a
+//! server looks up each inode number that the kernel sends and that an earlier server may have given out, and holds each such inode that loses a name.
 //! How many lookups of it the kernel has is not known: it gives them all back at once. Where that may have happened, and when an inode
 //! has no name any more, the kernel is asked whether it knows it.
 
@@ -219,7 +219,7 @@ mod tests {
         assert!(nodes.may_inherit(a.ino()) && !nodes.knows(a.ino()));
         assert!(nodes.get(a.ino()).is_some_and(|found| found.is_same(&a)) && nodes.knows(a.ino()));
         assert!(nodes.has_hole(a.ino(), &(5..6)), "it may have all pages");
-        // A lookup more, and one that it could not use.
+        // The kernel does a further lookup, and gives back a lookup that it could not use.
         nodes.remember(&a);
         nodes.forget(a.ino(), 1);
         assert!(nodes.knows(a.ino()), "it has others");

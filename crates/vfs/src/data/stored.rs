@@ -78,7 +78,6 @@ impl FileData {
     /// changes the file meanwhile.
     pub(crate) fn chunk(&self, chunk: u64, wanted: u16, bytes: &mut Vec<u8>) -> u16 {
         let (guard, start) = (domain().read(), bytes.len());
-        bytes.reserve(wanted.count_ones().min(4) as usize * PAGE_SIZE);
         let (mut present, mut whole): (u16, usize) = (0, start);
         for at in 0..CHUNK_PAGES {
             let Some(page) = self.tree.get(&guard, chunk * CHUNK_PAGES + at) else { continue };

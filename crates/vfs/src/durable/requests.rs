@@ -182,8 +182,8 @@ impl Superblock {
         all.map(|(_, executed)| (executed.number, executed.named)).collect()
     }
 
-    /// From now on each push says when it was made, for `mount`, until the mount's requests are [forgotten](Self::forget_requests). In a
-    /// file system without a store it is nothing.
+    /// Adds the time of `clock` to each later push, in a record of `mount`, until the mount's requests are
+    /// [forgotten](Self::forget_requests). Has no effect in a file system without a store.
     pub fn stamp_pushes(&self, mount: u64, clock: PushClock) {
         if let Some(durable) = self.root().shared.durable() {
             durable.requests.state.lock().executed.entry((mount, stamp::SLOT)).or_default();
