@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn two_file_systems_and_a_snapshot_are_remembered_beside_each_other() {
-        // A place is chosen by a hash, so that now and then two of three paths have the same.
+        // A hash chooses the place of a path, so that now and then two of the paths have the same.
         let all_are_remembered = |_| {
             let one = fs();
             let snapshot = one.snapshot("/").expect("there is memory");
@@ -273,9 +273,11 @@ mod tests {
 
     #[test]
     fn a_path_whose_file_is_replaced_is_remembered_again_in_the_same_era() {
-        let fs = fs();
+        // The path and that of its directory have the same place once in 64 file systems, and drive each other out.
+        let mut file_systems = (0..8).map(|_| fs());
+        let is_remembered = |fs: &Fs| misses(std::slice::from_ref(fs)) == 0;
+        let fs = file_systems.find(is_remembered).expect("a path is remembered");
         let process = fs.process(Cred::root());
-        assert_eq!(misses(std::slice::from_ref(&fs)), 0);
         let mut replaced_in_one_era = 0;
         for _ in 0..ROUNDS {
             let before = walk(&fs).0;
