@@ -109,6 +109,21 @@ fn a_tree_takes_no_more_than_its_bound_whatever_part_of_it_stays() {
 }
 
 #[test]
+fn a_tree_that_was_copied_becomes_small_again_when_more_is_removed() {
+    let [third, four] = [3, RECORDS / 4].map(|part| move |key: u32| key.is_multiple_of(part));
+    let disk = spacious(third);
+    let store = open(disk.clone()).expect("a store");
+    while store.core.compact(u64::MAX).expect("the disk works") {}
+    let copied = tree_size(&disk);
+    assert!(copied > SIZE_MIN, "{copied}: it can be made smaller");
+    put(&store, (0..RECORDS).filter(|key| third(*key) && !four(*key)), 3, None);
+    assert_eq!(tree_size(&disk), copied);
+    drop(store);
+    let after = tree_size(&disk);
+    assert!(after <= 512 << 10, "{copied} -> {after}");
+}
+
+#[test]
 fn a_tree_in_use_becomes_small_unasked() {
     let stays = |key: u32| key.is_multiple_of(10);
     let disk = spacious(stays);

@@ -46,8 +46,8 @@ const EMPTY: u64 = 256 << 10;
 #[derive(Default)]
 pub(super) struct Compaction {
     copy: Option<TreeCopy>,
-    /// The size of the file that an attempt did not help.
-    settled: Option<u64>,
+    /// The size of the file, and the bytes of its records, after an attempt. The next one is due with half of these bytes.
+    settled: Option<(u64, u64)>,
 }
 
 /// CompactionLimits of a step.
@@ -90,10 +90,15 @@ impl Compaction {
     /// The size of the file, if it is too large, and the bytes of its records as far as they are known.
     fn due(&self, tree: &RedbTree) -> Option<(u64, Option<u64>)> {
         let size = tree.file.size().ok()?;
-        if size <= SIZE_MIN || self.settled == Some(size) {
+        if size <= SIZE_MIN {
             return None;
         }
         let bytes = guarded("read the tree", || record_bytes(&tree.database)).ok()?;
+        let is_settled =
+            |(settled, then): (u64, u64)| settled == size && bytes.is_none_or(|bytes| bytes > then / 2);
+        if self.settled.is_some_and(is_settled) {
+            return None;
+        }
         bytes.is_none_or(|bytes| size / TIMES > bytes).then_some((size, bytes))
     }
 
@@ -123,12 +128,13 @@ impl Compaction {
             Ok(true) => {
                 let Some(copy) = self.copy.take() else { return Ok(CompactionStep::Nothing) };
                 let made = copy.finish(tree, limits.cache)?;
-                self.settled = made.as_ref().map_or(Some(size), |made| made.file.size().ok());
+                let now = made.as_ref().map_or(Some(size), |made| made.file.size().ok());
+                self.settled = now.map(|size| (size, bytes));
                 Ok(made.map_or(CompactionStep::Nothing, CompactionStep::Done))
             }
             Err(error) => {
                 log::warn!("the tree stays larger than it need be: {error}");
-                self.settled = Some(size);
+                self.settled = Some((size, bytes));
                 self.end();
                 Ok(CompactionStep::Nothing)
             }
