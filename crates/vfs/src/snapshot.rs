@@ -483,10 +483,13 @@ impl Superblock {
     /// Removes the snapshot `name`, its immutable files, too. The name goes first.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR` (no snapshot), `EACCES` as of [`snapshots`](Self::snapshots), the store's; `EBUSY` (something is mounted in it).
+    /// `ENOENT` (no snapshot has that name), `ENOTDIR` and `EACCES` as of [`snapshots`](Self::snapshots), the store's; `EBUSY` (something is
+    /// mounted in it).
     pub fn drop_snapshot(&self, name: &[u8]) -> Result<(), Errno> {
         check_name(name).or(Err(Errno::ENOENT))?;
-        self.snapshots_dir()?.take_out(name)?.remove()?;
+        let taken = self.snapshots_dir()?.take_out(name);
+        // Another file may have a name there.
+        taken.map_err(|errno| if errno == Errno::ENOTDIR { Errno::ENOENT } else { errno })?.remove()?;
         self.root().shared.sync()
     }
 }

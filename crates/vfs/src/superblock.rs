@@ -181,7 +181,7 @@ impl Superblock {
     }
 
     /// Size and use. In memory the totals are 0 without a limit, as the kernel's tmpfs has it, and no more is free than the machine
-    /// has memory left. In a store no more is free than its disk has beyond the reserve; S3 counts as 1 PiB. A file that lost its last name and user just now may be counted still: [`settle`](Self::settle) first, to know
+    /// has memory left: a higher limit is not shown. In a store no more is free than its disk has beyond the reserve; S3 counts as 1 PiB. A file that lost its last name and user just now may be counted still: [`settle`](Self::settle) first, to know
     /// exactly.
     pub fn statfs(&self) -> StatFs {
         self.shared.statfs()
@@ -368,13 +368,15 @@ impl Shared {
     pub(crate) fn statfs(&self) -> StatFs {
         let Shared { options, space, .. } = self;
         let limit = options.size_limit.map(|bytes| bytes / PAGE);
-        let (blocks, left) = match self.durable() {
-            None => (limit.unwrap_or(0), memory::left() / PAGE),
-            Some(durable) => {
-                let left = durable.room_bytes().unwrap_or(OBJECT_STORE_BYTES) / PAGE;
-                let all = left.saturating_add(space.used().div_ceil(UNITS_A_PAGE));
-                (limit.map_or(all, |limit| limit.min(all)), left)
-            }
+        let durable = self.durable();
+        let left = match durable {
+            None => memory::left(),
+            Some(durable) => durable.room_bytes().unwrap_or(OBJECT_STORE_BYTES),
+        } / PAGE;
+        let all = left.saturating_add(space.used().div_ceil(UNITS_A_PAGE));
+        let blocks = match limit {
+            None if durable.is_none() => 0,
+            limit => limit.map_or(all, |limit| limit.min(all)),
         };
         let within = limit.map_or(blocks, |_| space.free() / UNITS_A_PAGE);
         StatFs {

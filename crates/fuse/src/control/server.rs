@@ -336,6 +336,9 @@ fn error_line(question: &[u8], errno: Errno) -> String {
         (b"snapshots" | b"take-snapshot" | b"drop-snapshot", Errno::ENOTDIR) => {
             format!("{errno}: {SNAPSHOTS} in the root of the mount is none: move it away\n")
         }
+        (b"drop-snapshot", Errno::ENOENT) => {
+            format!("{errno}: there is no such snapshot (see `sluice snapshot list`)\n")
+        }
         (b"restore-snapshot", _) => format!("{errno}{}\n", cure_of_restore(errno)),
         _ => format!("{errno}\n"),
     }
@@ -471,6 +474,8 @@ mod tests {
         assert_eq!(error_line(b"clone", Errno::EACCES), "permission denied (EACCES)\n");
         let line = error_line(b"take-snapshot", Errno::ENOTDIR);
         assert!(line.contains(".snapshots in the root of the mount is none: move it away"), "{line}");
+        let line = error_line(b"drop-snapshot", Errno::ENOENT);
+        assert!(line.contains("there is no such snapshot (see `sluice snapshot list`)"), "{line}");
     }
 
     #[test]

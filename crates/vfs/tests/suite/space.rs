@@ -132,6 +132,15 @@ fn a_snapshot_pays_for_its_own_attributes() {
 }
 
 #[test]
+fn a_limit_beyond_the_memory_of_the_machine_does_not_count_as_used() {
+    let fs = Fs::builder().size_limit(1 << 60).build();
+    fs.write("/file", [7; 50_000]).expect("there is space");
+    let statfs = fs.superblock().statfs();
+    assert!(statfs.blocks < (1 << 60) / 4096, "no machine has as much");
+    assert!((13..100).contains(&(statfs.blocks - statfs.blocks_free)), "{statfs:?}");
+}
+
+#[test]
 fn neither_statfs_nor_dropping_a_file_system_waits_for_a_call_on_another() {
     const GENEROUS: Duration = Duration::from_secs(60);
     let ((ready, is_ready), (stop, stopped), (done, is_done)) =
