@@ -94,7 +94,12 @@ pub struct Bucket {
 impl Bucket {
     /// Whether `store` is the address of a store in an object store, and not the path of a directory.
     pub fn is_url(store: &std::path::Path) -> bool {
-        store.to_str().is_some_and(|text| text.contains("://"))
+        store.as_os_str().as_encoded_bytes().windows(3).any(|part| part == b"://")
+    }
+
+    /// The directory of a store with the address `file:///DIRECTORY`; none for other stores.
+    pub fn directory(store: &std::path::Path) -> Option<&std::path::Path> {
+        store.to_str()?.strip_prefix("file://").map(std::path::Path::new)
     }
 
     /// Whether `store` is an address with too few slashes or with capitals, such as `s3:/BUCKET/PATH`, and not meant as a directory: how it
@@ -110,7 +115,8 @@ impl Bucket {
     /// assert_eq!(Bucket::misspelt(Path::new("./s3:/b")), None);
     /// ```
     pub fn misspelt(store: &std::path::Path) -> Option<String> {
-        let (scheme, rest) = store.to_str()?.split_once(':')?;
+        let store = store.to_string_lossy();
+        let (scheme, rest) = store.split_once(':')?;
         let is_small = !scheme.contains(|letter: char| letter.is_ascii_uppercase());
         let scheme = scheme.to_ascii_lowercase();
         let slashes = match scheme.as_str() {
@@ -142,7 +148,7 @@ impl Bucket {
 
     fn at_host(url: &str, make: bool) -> Result<Bucket, StoreError> {
         let bucket = Bucket::patient(objects::at(url, make)?);
-        let dir = url.strip_prefix("file://").map(std::path::Path::new);
+        let dir = Bucket::directory(url.as_ref());
         Ok(Bucket { host: dir.map(HostDisk::unlocked).transpose()?.map(Arc::new), ..bucket })
     }
 

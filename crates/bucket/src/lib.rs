@@ -44,6 +44,7 @@
 
 #![forbid(unsafe_code)]
 
+mod anchored;
 mod blocks;
 mod bucket;
 mod cache;

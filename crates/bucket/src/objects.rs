@@ -2,6 +2,7 @@
 //!
 //! Credentials come from the environment or a file and never stand in a URL: it is shown in lists of mounts and of processes.
 
+use crate::anchored::{Anchor, AnchoredObjects};
 use crate::credentials::{self, Credentials};
 use crate::error::of_objects;
 use crate::reason;
@@ -50,7 +51,10 @@ pub(crate) fn at(url: &str, make: bool) -> Result<Objects, StoreError> {
                 _ if !std::path::Path::new(rest).is_dir() => StoreError::NotAStore,
                 _ => of_objects("open the directory")(error),
             })?;
-            Ok(Arc::new(local.with_fsync(true)))
+            let objects = Arc::new(local.with_fsync(true));
+            let anchor = std::fs::canonicalize(rest).and_then(Anchor::at);
+            let anchor = anchor.map_err(|error| StoreError::Io("open the directory", error))?;
+            Ok(Arc::new(AnchoredObjects { objects, anchor }))
         }
         "s3" => {
             let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -89,16 +93,30 @@ fn s3_settings() -> Result<bool, StoreError> {
         Err(StoreError::Io("use the environment", io::Error::new(io::ErrorKind::InvalidInput, text)))
     };
     let is_usable = |value: &str| value.bytes().all(|byte| byte.is_ascii_graphic());
-    for (name, value) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
+    let settings = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    for (name, value) in settings.filter(|(name, _)| name.starts_with("AWS_")) {
+        // A value that is no text has a character that it cannot have, too.
+        let value = value.to_string_lossy();
         if ["KEY", "SECRET", "TOKEN", "REGION"].iter().any(|part| name.contains(part)) && !is_usable(&value) {
             return refused(format!(
                 "{name} has a space, a line's end or another character that it cannot have"
             ));
         }
     }
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    for [one, other] in [keys, [keys[1], keys[0]]] {
+        if is_set(one) && !is_set(other) {
+            return refused(format!("{one} is set and {other} is not: set both, or neither"));
+        }
+    }
     let mut plain = false;
     for name in ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"] {
-        let Ok(value) = std::env::var(name) else { continue };
+        let Some(value) = std::env::var_os(name) else { continue };
+        let value = value.to_string_lossy();
+        if value.contains('@') {
+            return refused(format!("{name} has a user or a password: give these as {} and {}", keys[0], keys[1]));
+        }
         let host = value.strip_prefix("http://").or_else(|| value.strip_prefix("https://"));
         let is_url = is_usable(&value) && reqwest::Url::parse(&value).is_ok_and(|url| url.has_host());
         if !is_url || host.is_none_or(str::is_empty) {

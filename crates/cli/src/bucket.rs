@@ -10,6 +10,7 @@ use sluice_fuse::control::{Latency, ObjectRequests, ObjectStoreStat};
 use sluice_store::{Info, KeySlot, Progress, Report, StoreError, StoreKey};
 use sluice_sync::Arc;
 use sluice_vfs::{Options, Superblock};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The place at the address `store`; none if it is the path of a directory.
@@ -30,16 +31,28 @@ pub(crate) fn given(store: &Path) -> Result<Option<Bucket>> {
 }
 
 /// # Errors
-/// That `store` is nearly an address. A directory of that name can be given as `./NAME`.
+/// That `store` is nearly an address, or one for the store of another kind. A directory of that name can be given as `./NAME`.
 pub(crate) fn refuse_misspelt(store: &Path) -> Result<()> {
-    let text = |right: String| {
-        format!(
-            "{}: for a store in an object store write {right}; for a directory, ./{}",
-            store.display(),
-            store.display()
-        )
+    let named = store.display();
+    if Bucket::is_url(store) && store.to_str().is_none() {
+        return Err(Failure::Usage(format!("{named}: an address is text in UTF-8")));
+    }
+    if let Some(right) = Bucket::misspelt(store) {
+        let text = format!("{named}: for a store in an object store write {right}; for a directory, ./{named}");
+        return Err(Failure::Usage(text));
+    }
+    let has = |dir: &Path, names: [&str; 2]| names.iter().all(|name| dir.join(name).exists());
+    let right = match Bucket::directory(store) {
+        Some(dir) => has(dir, ["super", "log"]).then(|| dir.display().to_string()),
+        None if Bucket::is_url(store) || store.join("log").exists() => None,
+        None => {
+            let whole = std::path::absolute(store).unwrap_or_else(|_| store.to_owned());
+            has(store, ["owners", "records"]).then(|| format!("file://{}", whole.display()))
+        }
     };
-    Bucket::misspelt(store).map_or(Ok(()), |right| Err(Failure::Usage(text(right))))
+    right.map_or(Ok(()), |right| {
+        Err(Failure::Usage(format!("{named}: the store there is of another kind: give {right}")))
+    })
 }
 
 fn url(store: &Path) -> Option<&str> {
@@ -61,6 +74,11 @@ pub(crate) fn mkfs(
     options.store.key = key()?;
     let made = bucket.create(options.store.clone()).and_then(|made| Superblock::create_in(made, options));
     let superblock = made.map_err(failure(store))?;
+    if let Some(dir) = Bucket::directory(store) {
+        // Its objects are readable by all.
+        let closed = std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700));
+        closed.context(|| dir.display().to_string())?;
+    }
     superblock.sync().and_then(|()| superblock.close()).context(|| store.display().to_string())?;
     Ok(true)
 }

@@ -18,8 +18,18 @@ pub(crate) fn place(text: &str) -> Result<Rendezvous> {
             );
             Err(Failure::Usage(text))
         }
+        false if has_port(text) => {
+            let text = format!("`{text}`: for an etcd write http://{text}; for a directory, ./{text}");
+            Err(Failure::Usage(text))
+        }
         false => Ok(Rendezvous::Directory(text.into())),
     }
+}
+
+/// Whether `text` begins with HOST:PORT.
+fn has_port(text: &str) -> bool {
+    let host = text.split(['/', ',']).next().unwrap_or_default();
+    host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
 }
 
 /// Where a member of the cluster at `place` listens, if `listen` is said.

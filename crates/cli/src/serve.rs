@@ -18,7 +18,7 @@ use crate::mount_files::{self, MountFile};
 use crate::nowhere::{leave_for, nowhere};
 use crate::ram_options::{self, MountList};
 use crate::storage::Storage;
-use crate::store::{refuse_mount, warn_if_loose};
+use crate::store::{directory_of, refuse_mount, warn_if_loose};
 use crate::system_log;
 use crate::watch::serve_metrics;
 use crate::{announce, tell_parent};
@@ -30,7 +30,7 @@ use sluice_fuse::{Ended, MountOptions, StopSignals, StorageStat, control};
 use sluice_store::disk::HostDisk;
 use sluice_store::{Store, StoreError};
 use sluice_sync::{memory, thread};
-use sluice_vfs::Superblock;
+use sluice_vfs::{Errno, Superblock};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -81,20 +81,20 @@ pub(crate) fn mount(args: MountArgs) -> Result<u8> {
         return Err(Failure::Usage("--cluster needs a STORE before DIR".into()));
     }
     if let Some(store) = &store {
-        let place = store.to_str().and_then(|url| url.strip_prefix("file://"));
-        match (place, Bucket::is_url(store)) {
-            (Some(place), _) => refuse_over(place.as_ref(), "store", &dir)?,
-            (None, false) => refuse_over(store, "store", &dir)?,
-            (None, true) => {}
+        if let Some(place) = directory_of(store) {
+            refuse_over(place, "store", &dir)?;
         }
         warn_if_loose(store);
     }
     for (place, what) in member.iter().flat_map(ClusterMember::directories) {
         refuse_over(place, what, &dir)?;
     }
-    let caches = args.options.iter().flat_map(|list| list.split(','));
-    for place in caches.filter_map(|option| option.strip_prefix("cache=")) {
-        refuse_over(place.as_ref(), "cache", &dir)?;
+    for option in args.options.iter().flat_map(|list| list.split(',')) {
+        for (name, what) in [("cache=", "cache"), ("key_file=", "key"), ("passphrase_file=", "passphrase")] {
+            if let Some(place) = option.strip_prefix(name) {
+                refuse_over(place.as_ref(), what, &dir)?;
+            }
+        }
     }
     if HostDisk::unlocked(&dir).and_then(|disk| Store::info(&disk)).is_ok() {
         let text =
@@ -349,6 +349,9 @@ fn serve(
             superblock.close().map_err(lost)?;
         } else {
             superblock.sync().map_err(lost)?;
+            if superblock.failure().is_some() {
+                return Err(lost(Errno::EIO.into()));
+            }
             // Files without a name that nobody has open are dead here: no other node serves this mount. Closing removes their data.
             superblock.settle();
             let _ = superblock.close();

@@ -172,14 +172,20 @@ pub(crate) fn refuse_mount(store: &Path) -> Result<()> {
     }))
 }
 
+/// The directory of this machine that has `store`, if one has.
+pub(crate) fn directory_of(store: &Path) -> Option<&Path> {
+    if Bucket::is_url(store) { Bucket::directory(store) } else { Some(store) }
+}
+
 /// Says so if others than its owner may open files of the directory `store`: they read all contents, and lock the store.
 pub(crate) fn warn_if_loose(store: &Path) {
-    let is_store = || HostDisk::unlocked(store).and_then(|disk| Store::info(&disk)).is_ok();
-    if !Bucket::is_url(store) && HostDisk::is_loose(store) && is_store() {
-        let store = store.display();
-        eprintln!(
-            "sluice: warning: {store}: other users may read this store; to end that: chmod 700 {store}"
-        );
+    let is_store = |dir: &Path| match bucket::given(store) {
+        Ok(Some(bucket)) => bucket.info().is_ok(),
+        _ => HostDisk::unlocked(dir).and_then(|disk| Store::info(&disk)).is_ok(),
+    };
+    if let Some(dir) = directory_of(store).filter(|dir| HostDisk::is_loose(dir) && is_store(dir)) {
+        let (store, dir) = (store.display(), dir.display());
+        eprintln!("sluice: warning: {store}: other users may read this store; to end that: chmod 700 {dir}");
     }
 }
 
@@ -319,11 +325,11 @@ fn failure_of_server(store: &Path) -> Option<String> {
 pub(crate) fn fsck(args: &Fsck) -> Result<u8> {
     say_nothing_of_panics_that_are_findings();
     refuse_mount(&args.store)?;
+    warn_if_loose(&args.store);
     if let Some(bucket) = bucket::given(&args.store)? {
         let bucket = bucket_unlocked(&args.store, &bucket, args.key.source(), true)?;
         return checked(args, &mut |progress| bucket::check(&bucket, progress), &|| bucket::repair(&bucket));
     }
-    warn_if_loose(&args.store);
     let lock =
         || if args.repair { HostDisk::lock(&args.store) } else { HostDisk::lock_read_only(&args.store) };
     let disk = once_left(&args.store, lock).and_then(|disk| disk.refuse_unfinished().map(|()| disk));

@@ -369,12 +369,18 @@ fn a_cache_on_disk_answers_for_the_object_store_and_both_are_counted() {
 
 /// What `sluice info` says of a store in S3, in one line, with these settings beside usual ones.
 fn complaint_with(settings: &[(&str, &str)], url: &str) -> String {
+    complaint_without("AWS_NOTHING", settings, url)
+}
+
+/// As [`complaint_with`], without one of the usual settings.
+fn complaint_without(missing: &str, settings: &[(&str, &str)], url: &str) -> String {
     let mut command = Command::new(harness::SLUICE);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
     }
     command.env("HOME", "/nowhere").env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s");
-    let ran = command.envs(settings.iter().copied()).args(["info", url]).output().expect("it starts");
+    command.env_remove(missing).envs(settings.iter().copied());
+    let ran = command.args(["info", url]).output().expect("it starts");
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
     assert!(ran.status.code() == Some(1) && said.trim_end().lines().count() == 1, "{said}");
     for raw in ["panicked", "Generic", "max_retries", "HTTP error", "<?xml"] {
@@ -389,6 +395,12 @@ fn settings_of_s3_that_cannot_work_are_told_in_one_line_with_a_cure() {
     for none in ["127.0.0.1:9", "http://", "", "ftp://host", "http://a b", "http://h\n"] {
         let said = endpoint(none);
         assert!(said.contains("AWS_ENDPOINT_URL is `") && said.contains("http://HOST:PORT"), "{said}");
+    }
+    let said = endpoint("http://user:hidden@127.0.0.1:9");
+    assert!(said.contains("has a user or a password") && !said.contains("hidden"), "{said}");
+    for missing in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+        let said = complaint_without(missing, &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")], "s3://bucket/x");
+        assert!(said.contains(&format!("is set and {missing} is not: set both, or neither")), "{said}");
     }
     let said = endpoint("http://127.0.0.1:9");
     assert!(said.contains("the server http://127.0.0.1:9 cannot be reached (is it there?"), "{said}");

@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use sluice_membership::{ClusterCa, Etcd, Identity, LeaseDirectory, Membership};
 use sluice_sync::Arc;
 use sluice_sync::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 const FILE: &str = "cluster.json";
@@ -54,7 +56,8 @@ impl Cluster {
             Rendezvous::Directory(dir) => {
                 let named =
                     |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
-                std::fs::create_dir_all(dir).map_err(named)?;
+                // Whatever the umask allows: others must not change what nodes trust.
+                DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(named)?;
                 if dir.join(FILE).exists() {
                     return exists(format!("{}: there is a cluster already", dir.display()));
                 }
@@ -62,7 +65,8 @@ impl Cluster {
                 if keys != dir {
                     std::fs::copy(keys.join(CERTIFICATE), dir.join(CERTIFICATE))?;
                 }
-                std::fs::write(dir.join(FILE), serde_json::to_vec(&saved)?)?;
+                let mut file = File::options().write(true).create_new(true).mode(0o644).open(dir.join(FILE))?;
+                file.write_all(&serde_json::to_vec(&saved)?)?;
             }
             Rendezvous::Etcd { endpoints, name } => {
                 Etcd::check_lease(ttl)?;

@@ -22,14 +22,14 @@ use crate::node::{Effects, Masters, Node, Options, Submitted, Want};
 use crate::peer::Peer;
 use crate::probe::LockParty;
 use crate::{Key, Mode, Name};
-use sluice_membership::{Identity, Membership, NodeId, ShardId, View, now};
+use sluice_membership::{Identity, Membership, NodeId, ShardId, View, bind, now};
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::thread::{self, JoinHandle};
 use sluice_sync::time::{Duration, Instant, nanoseconds};
 use sluice_sync::{Arc, Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::{fmt, fs, io, mem};
@@ -182,7 +182,7 @@ impl Dlm {
     /// Errors of [`join`](Self::join).
     pub fn join_now(config: Config) -> io::Result<Dlm> {
         let tls = config.identity.configurations()?;
-        let listener = TcpListener::bind(config.listen)?;
+        let listener = bind(config.listen)?;
         let address = listener.local_addr()?;
         let status = config.status.as_ref().map(|path| {
             // A socket that a dead process left behind.

@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use sluice_sync::atomic::{AtomicU64, Ordering};
 use sluice_sync::time::{Duration, Instant, nanoseconds};
 use sluice_sync::{Condvar, Mutex};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{io, process};
 
@@ -63,7 +64,8 @@ impl LeaseDirectory {
     /// # Errors
     /// If the directory cannot be made, or is of a cluster with another number of shards or length of leases.
     pub fn open(dir: &Path, shards: u16, ttl: Duration) -> io::Result<LeaseDirectory> {
-        fs::create_dir_all(dir)?;
+        // Whatever the umask allows: others must not change the registry.
+        DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
         let changes = Mutex::with_class(&REGISTRY, 0);
         let membership =
             LeaseDirectory { dir: dir.to_path_buf(), shards, ttl, changes, changed: Condvar::new() };
@@ -173,7 +175,7 @@ impl LeaseDirectory {
 
 /// Makes a file whose contents outlive a power failure once this has returned.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
+    let mut file = File::options().write(true).create_new(true).mode(0o644).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

@@ -30,6 +30,6 @@ pub use lease_directory::LeaseDirectory;
 pub use membership::Membership;
 pub use outbox::Outbox;
 pub use registry::Registry;
-pub use strangers::listen;
+pub use strangers::{bind, listen};
 pub use tls::{ClusterCa, Identity, Secure};
 pub use view::{Member, NodeId, Owner, ShardId, View};

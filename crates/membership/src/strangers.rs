@@ -6,12 +6,21 @@ use sluice_sync::{Arc, Mutex, thread};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
 /// The number of strangers that are listened to at once.
 const STRANGERS_MAX: usize = 64;
 /// The pause before a listener that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// A listener at `address`.
+///
+/// # Errors
+/// The system's, with the address.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"));
+    TcpListener::bind(address).map_err(named)
+}
 
 /// Takes calls until `is_over`, each on a thread of its own: `recognise` learns from a caller which node it is, and `serve` serves
 /// that. An error of `recognise` ends the connection, and the node calls again.
@@ -84,6 +93,14 @@ mod tests {
     use sluice_sync::atomic::{AtomicBool, Ordering};
     use std::io::{Read, Write};
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_taken_address_is_named() {
+        let first = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let address = first.local_addr().expect("it listens");
+        let error = bind(address).expect_err("it is taken").to_string();
+        assert!(error.starts_with(&format!("cannot listen at {address}: ")), "{error}");
+    }
 
     #[test]
     fn silent_strangers_keep_no_node_out() {

@@ -77,7 +77,7 @@ impl ClusterCa {
     /// If the directory cannot be written.
     pub fn save(&self, dir: &Path) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        fs::write(dir.join("ca.pem"), bundle(&self.certificates))?;
+        save_text(&dir.join("ca.pem"), &bundle(&self.certificates), 0o644)?;
         save_key(&dir.join("ca.key"), &self.issuer.key().serialize_der())
     }
 
@@ -119,8 +119,8 @@ impl Identity {
     /// If the directory cannot be written.
     pub fn save(&self, dir: &Path) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        fs::write(dir.join("ca.pem"), bundle(&self.authorities))?;
-        fs::write(dir.join("node.pem"), pem("CERTIFICATE", &self.certificate))?;
+        save_text(&dir.join("ca.pem"), &bundle(&self.authorities), 0o644)?;
+        save_text(&dir.join("node.pem"), &pem("CERTIFICATE", &self.certificate), 0o644)?;
         save_key(&dir.join("node.key"), self.key.secret_der())
     }
 
@@ -158,10 +158,15 @@ impl Identity {
 
 /// Writes a key that its owner alone may read.
 fn save_key(path: &Path, der: &[u8]) -> io::Result<()> {
-    let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    save_text(path, &pem("PRIVATE KEY", der), 0o600)
+}
+
+/// Writes a file that has this mode, whatever the umask allows.
+fn save_text(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let mut file = fs::File::options().write(true).create(true).truncate(true).mode(mode).open(path)?;
     // Also of a file that was there.
-    file.set_permissions(fs::Permissions::from_mode(0o600))?;
-    file.write_all(pem("PRIVATE KEY", der).as_bytes())
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(text.as_bytes())
 }
 
 /// The certificates in `ca.pem` of `dir`.

@@ -4,7 +4,7 @@ use crate::harness::{Scratch, can_mount, sluice, small_disk, umount, until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -287,19 +287,90 @@ fn a_limit_of_the_size_of_files_is_an_error_and_the_next_attempt_makes_the_store
 }
 
 #[test]
+fn a_file_store_whose_directory_is_moved_while_it_is_mounted_keeps_all_and_promises_nothing_more() {
+    let test = "a_file_store_whose_directory_is_moved_while_it_is_mounted_keeps_all_and_promises_nothing_more";
+    if !can_mount(test) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (store, moved, dir) = (scratch.0.join("store"), scratch.0.join("moved"), scratch.dir("mnt"));
+    let address = PathBuf::from(format!("file://{}", store.display()));
+    mkfs(&address);
+    let synced = |name: &str| {
+        let file = File::create(dir.join(name)).and_then(|mut file| {
+            file.write_all(&vec![7; 3 << 20]).and_then(|()| file.sync_all())
+        });
+        file.map_err(|error| error.raw_os_error())
+    };
+    for replaced in [false, true] {
+        mount(&address, &dir);
+        let before = format!("before{replaced}");
+        assert_eq!(synced(&before), Ok(()));
+        fs::rename(&store, &moved).expect("renamed");
+        if replaced {
+            mkfs(&address);
+        }
+        assert!(synced("after").is_err(), "nothing is durable where nobody looks");
+        assert_eq!(store.exists(), replaced, "no directory is made anew");
+        let ended = sluice(["umount".as_ref(), dir.as_os_str()]).complaint(1);
+        assert!(ended.contains("was moved or replaced: put it back, unmount, and mount again"), "{ended}");
+        if replaced {
+            fs::remove_dir_all(&store).expect("removed");
+        }
+        fs::rename(&moved, &store).expect("renamed");
+        assert_eq!(sluice(["fsck".as_ref(), address.as_os_str()]).stderr, "");
+        mount(&address, &dir);
+        assert_eq!(fs::metadata(dir.join(&before)).map(|found| found.len()).ok(), Some(3 << 20));
+        umount(&dir);
+    }
+}
+
+/// Runs `sluice` with these arguments where the umask takes nothing away.
+fn without_umask(arguments: &[&str]) {
+    let line = format!("umask 000; exec '{}' \"$@\"", crate::harness::SLUICE);
+    let ran = Command::new("sh").args(["-c", &line, "sh"]).args(arguments).status();
+    assert!(ran.expect("sh runs").success(), "{arguments:?}");
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").mode() & 0o777
+}
+
+#[test]
 fn nobody_but_the_owner_reads_a_store_whatever_the_umask() {
     let scratch = Scratch::new();
-    let store = scratch.0.join("store");
-    let line = format!("umask 000; exec '{}' mkfs '{}'", crate::harness::SLUICE, store.display());
-    assert!(Command::new("sh").args(["-c", &line]).status().expect("sh runs").success());
-    let mode = |path: &Path| fs::metadata(path).expect("it is there").mode() & 0o777;
-    assert_eq!(mode(&store), 0o700);
+    // A new directory, and one that others may use.
+    let (store, open) = (scratch.0.join("store"), scratch.dir("open"));
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let address = format!("file://{}", open.display());
+    let stores = [(&*store.to_string_lossy(), &store), (&*address, &open)];
+    for (named, dir) in stores {
+        without_umask(&["mkfs", named]);
+        assert_eq!(mode(dir), 0o700, "{named}");
+        let checked = || sluice(["fsck", named]);
+        assert_eq!(checked().stderr, "");
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        let warned = checked();
+        let cure = format!("chmod 700 {}", dir.display());
+        assert!(warned.status == Some(0) && warned.stderr.contains(&cure), "{}", warned.stderr);
+    }
     for file in fs::read_dir(&store).expect("a store").flatten() {
         assert_eq!(mode(&file.path()), 0o600, "{:?}", file.file_name());
     }
-    let checked = || sluice(["fsck".as_ref(), store.as_os_str()]);
-    assert_eq!(checked().stderr, "");
-    fs::set_permissions(&store, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    let warned = checked();
-    assert!(warned.status == Some(0) && warned.stderr.contains("chmod 700"), "{}", warned.stderr);
+}
+
+#[test]
+fn nobody_but_the_owner_changes_what_the_nodes_of_a_cluster_trust_whatever_the_umask() {
+    let scratch = Scratch::new();
+    let cluster = scratch.0.join("cluster");
+    without_umask(&["cluster", "init", &cluster.to_string_lossy()]);
+    let mut pending = vec![cluster];
+    while let Some(path) = pending.pop() {
+        assert_eq!(mode(&path) & 0o022, 0, "{}", path.display());
+        if path.is_dir() {
+            pending.extend(fs::read_dir(&path).expect("listed").map(|entry| entry.expect("listed").path()));
+        } else if path.extension().is_some_and(|kind| kind == "key") {
+            assert_eq!(mode(&path), 0o600, "{}", path.display());
+        }
+    }
 }
