@@ -2,7 +2,8 @@
 
 use crate::args::WorkspaceAction;
 use crate::watch::no_server;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat, Statx, StatxFlags, XattrFlags};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::output::Output;
@@ -17,6 +18,7 @@ pub(crate) fn perform(action: &WorkspaceAction) -> Result<()> {
     // A slash at the end is none of the name.
     match action {
         WorkspaceAction::Create { dir } => create(dir.components().as_path()),
+        WorkspaceAction::Auto { off, dir } => set_auto(dir, !off),
         WorkspaceAction::Delete { dir } => delete(dir.components().as_path()),
         WorkspaceAction::Move { dir, node } => move_to(dir.components().as_path(), *node),
         WorkspaceAction::List { json, dir } => list(dir, *json),
@@ -37,9 +39,7 @@ fn number_of(dir: &Path) -> io::Result<Option<u32>> {
 fn create(dir: &Path) -> Result<()> {
     let what = || dir.display().to_string();
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !rustix::process::geteuid().is_root() {
-        return Err(Failure::Failed(format!("{}: only root makes a workspace", dir.display())));
-    }
+    refuse_unless_root(dir)?;
     let old = match number_of(dir) {
         Ok(Some(_)) => return Err(Failure::Failed(format!("{}: is a workspace already", dir.display()))),
         Ok(None) => Some(rustix::fs::lstat(dir).map_err(io::Error::from).context(what)?),
@@ -74,6 +74,32 @@ fn create(dir: &Path) -> Result<()> {
     }
     // Its store is durable. Nothing looks at the workspace here: the first node that does is its owner.
     File::open(parent).and_then(|parent| parent.sync_all()).context(what)
+}
+
+fn refuse_unless_root(dir: &Path) -> Result<()> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(Failure::Failed(format!("{}: only root makes workspaces", dir.display()))),
+    }
+}
+
+/// Has each directory that is made in `dir` from now on become a workspace, or an ordinary directory.
+fn set_auto(dir: &Path, is_auto: bool) -> Result<()> {
+    let what = || dir.display().to_string();
+    refuse_unless_root(dir)?;
+    if !std::fs::metadata(dir).context(what)?.is_dir() {
+        return Err(Failure::Failed(format!("{}: is no directory", dir.display())));
+    }
+    control::check_workspaces(dir).context(what)?.ok_or_else(|| no_server(dir))?;
+    let name = control::MAKES_WORKSPACES;
+    let set = match is_auto {
+        true => rustix::fs::setxattr(dir, name, b"auto", XattrFlags::empty()),
+        false => match rustix::fs::removexattr(dir, name) {
+            Err(Errno::NODATA) => Ok(()),
+            removed => removed,
+        },
+    };
+    set.map_err(io::Error::from).context(what)
 }
 
 fn refuse_unless_empty(dir: &Path, stat: &Stat) -> Result<()> {

@@ -151,7 +151,7 @@ impl Owner {
         // A mount of this owner's own epoch that has no seat any more was given up, so its old requests fail.
         guest.catch_up(&holdings, epoch != self.epoch || old.is_some());
         drop(found);
-        let seat = Arc::new(Seat::new(guest, channel));
+        let seat = Arc::new(Seat::new(node, guest, channel));
         {
             let standing = self.standing.lock();
             // After its locks are restored, and before the mount counts as standing.
@@ -335,6 +335,11 @@ impl Owner {
     /// The mounts that are served, this node's own left out.
     pub(crate) fn seats(&self) -> usize {
         self.state.lock().seats.len()
+    }
+
+    /// The requests of each other node so far.
+    pub(crate) fn requests_by_node(&self) -> BTreeMap<NodeId, u64> {
+        self.state.lock().seats.values().map(|seat| (seat.node, seat.requests())).collect()
     }
 
     /// Tells the other nodes that the store is about to be let go, for `to`.

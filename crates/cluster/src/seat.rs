@@ -20,11 +20,15 @@ const JOB_BYTES_MAX: usize = 256 << 20;
 
 /// A mount of another node.
 pub(crate) struct Seat {
+    /// Its node. *immutable*
+    pub(crate) node: NodeId,
     pub(crate) guest: Arc<Guest>,
     pub(crate) channel: Arc<Channel>,
     jobs: Arc<Jobs>,
     /// When its node was last heard of. Before it is served that counts as later. *atomic (stands alone)*
     heard: AtomicU64,
+    /// Requests of its kernel. *atomic (stands alone: a statistic)*
+    requests: AtomicU64,
     /// A thread removes it. *atomic (stands alone)*
     is_given_up: AtomicBool,
     workers: Mutex<Vec<JoinHandle<()>>>,
@@ -105,14 +109,16 @@ impl GuestChannel for Channel {
 }
 
 impl Seat {
-    /// A mount that is served from now on.
-    pub(crate) fn new(guest: Arc<Guest>, channel: Arc<Channel>) -> Seat {
+    /// A mount of `node` that is served from now on.
+    pub(crate) fn new(node: NodeId, guest: Arc<Guest>, channel: Arc<Channel>) -> Seat {
         let queue = Mutex::with_class(&JOBS, Queue::default());
         Seat {
+            node,
             guest,
             channel,
             jobs: Arc::new(Jobs { queue, changed: Condvar::new() }),
             heard: AtomicU64::new(u64::MAX),
+            requests: AtomicU64::new(0),
             is_given_up: AtomicBool::new(false),
             workers: Mutex::with_class(&JOBS, Vec::new()),
         }
@@ -139,7 +145,11 @@ impl Seat {
             // Relaxed: see the field.
             self.heard.store(now(), Ordering::Relaxed);
             match frame {
-                Frame::Request(message) => self.jobs.push(&self.guest, message),
+                Frame::Request(message) => {
+                    // Relaxed: see the field.
+                    self.requests.fetch_add(1, Ordering::Relaxed);
+                    self.jobs.push(&self.guest, message);
+                }
                 Frame::Noticed(number) => {
                     let notice = self.channel.notices.lock().pending.remove(&number);
                     // With nothing locked.
@@ -180,6 +190,12 @@ impl Seat {
             std::mem::take(&mut notices.pending)
         };
         drop(pending);
+    }
+
+    /// The requests of its kernel so far.
+    pub(crate) fn requests(&self) -> u64 {
+        // Relaxed: see the field.
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// When the node was last heard of.

@@ -29,7 +29,7 @@ pub mod abi {
 
 /// Several file systems in one mount.
 pub mod workspace {
-    pub use crate::workspace::{NUMBER_MAX, join, junction, of_junction, split};
+    pub use crate::workspace::{NUMBER_MAX, WANTED, join, junction, of_junction, split};
 }
 
 /// Mounting and unmounting.

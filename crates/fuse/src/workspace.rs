@@ -11,7 +11,7 @@
 //! it, only a caller with `CAP_MKNOD` makes it, and programs that know of no workspaces leave it alone.
 
 use crate::abi::ROOT_ID;
-use sluice_vfs::{FileType, Inode};
+use sluice_vfs::{Cred, Errno, FileType, Inode};
 use std::io;
 use std::path::Path;
 
@@ -22,6 +22,10 @@ pub const NUMBER_MAX: u32 = (1 << 19) - 1;
 /// The major number of the devices that are junctions.
 const MAJOR: u32 = 0xfff;
 const TYPE: u32 = 0o170_000;
+/// A directory with this attribute makes workspaces: each directory that is made in it becomes one.
+pub const MAKES_WORKSPACES: &str = "trusted.sluicefs.workspaces";
+/// The refusal of a directory that is to be a workspace, in another file system: the relay that passed the request on makes it.
+pub const WANTED: Errno = Errno::EXDEV;
 
 /// The workspace of node `nodeid`, and the node there.
 pub fn split(nodeid: u64) -> (u32, u64) {
@@ -69,6 +73,11 @@ pub(crate) fn around(path: &Path) -> io::Result<String> {
 /// The device number that the kernel is told of `inode`, which has `rdev`. A workspace is no part of a snapshot: there its junction leads nowhere.
 pub(crate) fn told_of(inode: &Inode, mode: u32, rdev: u32) -> u32 {
     if inode.is_read_only() && of_junction(mode, rdev).is_some() { junction(0) } else { rdev }
+}
+
+/// Whether a directory that is made in `dir` is to be a workspace.
+pub(crate) fn are_made_in(dir: &Inode) -> bool {
+    !dir.is_read_only() && dir.get_xattr(&Cred::root(), MAKES_WORKSPACES.as_bytes()).is_ok()
 }
 
 #[cfg(test)]

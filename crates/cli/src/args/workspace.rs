@@ -11,6 +11,14 @@ pub(crate) enum WorkspaceAction {
         /// A new directory, or an empty one
         dir: PathBuf,
     },
+    /// Make each directory that is made in a directory from now on a workspace: homes, jobs, volumes
+    Auto {
+        /// Directories that are made here from now on are ordinary ones again
+        #[arg(long)]
+        off: bool,
+        /// A directory of a cluster's mount; the directories that it has already stay as they are
+        dir: PathBuf,
+    },
     /// Print the workspaces at and below a directory: number, role of this node, directory
     List {
         /// As an array of objects
@@ -35,15 +43,17 @@ pub(crate) enum WorkspaceAction {
 
 pub(super) const WORKSPACE_EXAMPLES: &str = "\
 A workspace is a directory of a cluster's mount whose files have a store of their own, below that of the file system, and an
-owner of their own: the first node that uses it. What that node does there sends no message to other nodes. The death of a
-node stops the workspaces that it owned, and no others, until another node has taken each over.
+owner of their own: the first node that uses it, and later the node that makes most requests there. The calls of the owner send
+no message to other nodes. The death of a node stops the workspaces that it owned, and no others, until another node has taken
+each over.
 
 Names are not moved, and files not linked, across the border (EXDEV: `mv` copies); `df DIR`, snapshots and quotas are those of
 the workspace. A workspace is no part of a snapshot of the directory above. The store must be one in an object store (s3://,
-file://). create is for root; see docs/cluster.md.
+file://). create and auto are for root; see docs/cluster.md.
 
 Examples:
   sluice workspace create /srv/team/jobs/a
+  sluice workspace auto /srv/team/jobs                each `mkdir /srv/team/jobs/...` makes a workspace
   sluice workspace list /srv/team
   sluice snapshot create /srv/team/jobs/a before
   sluice fsck s3://BUCKET/fs/workspaces/1

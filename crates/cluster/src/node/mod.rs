@@ -18,6 +18,7 @@
 
 mod closing;
 mod connect;
+mod follow_use;
 mod seeking;
 mod trouble;
 mod workspaces;
@@ -28,6 +29,7 @@ use crate::status::{Role, Status, Takeover};
 use crate::wire::Frame;
 use closing::Closing;
 use connect::Uplinked;
+use follow_use::WorkspaceUse;
 use trouble::Trouble;
 use workspaces::OpenWorkspaces;
 pub use workspaces::WorkspaceStores;
@@ -37,7 +39,7 @@ use crate::relay::Relay;
 pub use connect::{ask_stat, ask_status};
 use rustls::{ClientConfig, ServerConfig};
 use sluice_fuse::{Ended, MountError, MountOptions, StopSignals};
-use sluice_membership::{Identity, Membership, NodeId, Owner as Owned, View, now};
+use sluice_membership::{Identity, Membership, NodeId, Owner as Owned, View, bind, now};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::thread::{self, Builder, JoinHandle};
 use sluice_sync::time::{Duration, nanoseconds};
@@ -352,7 +354,7 @@ impl Joined {
         membership: Arc<dyn Membership>,
         open: Open,
     ) -> io::Result<Joined> {
-        let listener = TcpListener::bind(listen)?;
+        let listener = bind(listen)?;
         let address = listener.local_addr()?;
         let sent_at = now();
         let id = membership.join(&address.to_string())?;
@@ -465,7 +467,8 @@ impl Inner {
         }
     }
 
-    fn tick(&self) {
+    fn tick(self: &Arc<Self>) {
+        let mut used = WorkspaceUse::default();
         while !self.is_over() {
             let (owner, up) = {
                 let role = self.role.lock();
@@ -473,7 +476,10 @@ impl Inner {
             };
             if let Some(owner) = owner {
                 match self.is_member() && owner.superblock().failure().is_none() {
-                    true => owner.tick(),
+                    true => {
+                        owner.tick();
+                        self.follow_use(&owner, &mut used);
+                    }
                     false => self.lose(),
                 }
             }

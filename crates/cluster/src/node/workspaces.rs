@@ -95,12 +95,17 @@ impl OpenWorkspaces {
 
     /// Finds servers for the workspaces of the mount that `relay` has.
     pub(super) fn serve(self: &Arc<Self>, relay: &Relay) {
-        let this = Arc::downgrade(self);
-        relay.have_workspaces(Box::new(move |number, relay| {
+        let (this, maker) = (Arc::downgrade(self), Arc::downgrade(self));
+        let find_server = move |number, relay| {
             if let Some(this) = this.upgrade() {
                 this.join_apart(number, relay);
             }
-        }));
+        };
+        let make_store = move |root| {
+            let maker = maker.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+            maker.way()?.stores.make(root)
+        };
+        relay.have_workspaces(Box::new(find_server), Box::new(make_store));
     }
 
     /// Joins by a thread of its own: the membership may not answer. If none can be started the relay ends, and its requests fail.
@@ -221,6 +226,7 @@ impl OpenWorkspaces {
                 let root = [mode, uid, gid].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
                 self.way().and_then(|way| way.stores.make(root))
             }
+            (Some("have"), _) => self.way().map(|_| 0),
             (Some("move"), &[number, node]) => {
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
                 self.way().and_then(|way| way.move_to(number, NodeId(node))).map(|()| number)

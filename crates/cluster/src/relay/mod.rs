@@ -35,12 +35,14 @@ mod hostile_tests;
 mod knowledge;
 mod ledger;
 mod lock_cache;
+mod mkdir;
 mod near;
 mod notices;
 mod numbers;
 mod old_reads;
 mod overdue;
 mod received;
+mod refused;
 mod rmdir;
 mod stat;
 #[cfg(test)]
@@ -507,7 +509,7 @@ impl Shared {
             (request, for_kernel)
         };
         match &for_kernel {
-            None if self.may_remove_workspace(&request.message, &out) => {}
+            None if self.answers_for_workspace(&request.message, &out) => {}
             _ => self.tell(request.opcode, for_kernel.as_deref().unwrap_or(answer)),
         }
         if for_kernel.is_some() {

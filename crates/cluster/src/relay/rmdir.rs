@@ -14,13 +14,10 @@
 
 use super::Shared;
 use sluice_fuse::internal::abi::flags::{FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
-use sluice_fuse::internal::abi::{
-    Dirent, EntryOut, InHeader, IoctlIn, IoctlOut, OutHeader, RECORD_ALIGN, ROOT_ID, ReadIn,
-};
-use sluice_fuse::internal::{Reply, workspace};
+use sluice_fuse::internal::abi::{Dirent, InHeader, IoctlIn, IoctlOut, RECORD_ALIGN, ROOT_ID, ReadIn};
+use sluice_fuse::internal::workspace;
 use sluice_fuse::opcode;
-use sluice_sync::Weak;
-use sluice_sync::thread::Builder;
+use sluice_sync::Arc;
 use sluice_vfs::{Errno, InodeFlags};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -30,40 +27,20 @@ const LISTED: u32 = 4096;
 const FSYNC: usize = 16;
 
 impl Shared {
-    /// The server refuses RMDIR. True if another thread answers it: what has the name may be a junction.
-    pub(super) fn may_remove_workspace(&self, request: &[u8], out: &OutHeader) -> bool {
-        let refused = -Errno::ENOTDIR.raw();
-        let Ok((header, _)) = InHeader::read_from_prefix(request) else { return false };
-        if header.opcode != opcode::RMDIR || out.error != refused || self.workspaces.root().is_none() {
-            return false;
-        }
-        let Some(this) = self.own.get().and_then(Weak::upgrade) else { return false };
-        let request = request.to_vec();
-        let thread = Builder::new().name("sluice-rmdir".into());
-        let remove = move || {
-            let mut reply = Reply::new();
-            let answer = match this.remove_workspace(&header, &request[size_of::<InHeader>()..]) {
-                Ok(()) => reply.success(header.unique),
-                Err(errno) => reply.failure(header.unique, errno),
-            };
-            this.tell(header.opcode, answer);
-        };
-        thread.spawn(remove).is_ok()
-    }
-
-    fn remove_workspace(&self, header: &InHeader, name: &[u8]) -> Result<(), Errno> {
+    /// Removes the workspace that has `name`, if it is empty. The answer has no body.
+    pub(super) fn remove_workspace(
+        self: &Arc<Self>,
+        header: &InHeader,
+        name: &[u8],
+    ) -> Result<Vec<u8>, Errno> {
         let dir = header.nodeid;
-        let found = self.ask(header, opcode::LOOKUP, dir, name)?;
-        let (entry, _) = EntryOut::read_from_prefix(&found).map_err(|_| Errno::EIO)?;
-        if entry.nodeid == 0 {
-            return Err(Errno::ENOENT);
-        }
+        let (entry, _) = self.look_up(header, dir, name)?;
         let removed = workspace::of_junction(entry.attr.mode, entry.attr.rdev)
             .ok_or(Errno::ENOTDIR)
             .and_then(|number| self.empty(header, number))
             .and_then(|()| self.ask(header, opcode::UNLINK, dir, name).map(drop));
         self.forget_asked(header, entry.nodeid);
-        removed
+        removed.map(|()| Vec::new())
     }
 
     /// Makes the root of the workspace immutable, and refuses a workspace with names.

@@ -14,6 +14,7 @@
 //! FORGET of such a root goes there. A signal (INTERRUPT) goes to the relay that has the request under way. A request with nodes of two
 //! workspaces is answered with `EXDEV`.
 
+use super::mkdir::MakeStore;
 use super::numbers::{Numbers, number_at, put_node, put_number, second_node};
 use super::{Device, Relay, Shared};
 use crate::lock_class::WORKSPACES;
@@ -41,6 +42,8 @@ pub(super) struct Workspaces {
     table: Mutex<RelayTable>,
     /// *set once*, where there may be workspaces
     find_server: OnceLock<FindServer>,
+    /// *set once*, likewise
+    make_store: OnceLock<MakeStore>,
     /// The relay of the mount's root. *set once*, likewise
     root: OnceLock<Weak<Shared>>,
     /// The last number of a request that this process made. *atomic (stands alone)*
@@ -63,7 +66,13 @@ struct RelayTable {
 impl Default for Workspaces {
     fn default() -> Workspaces {
         let table = Mutex::with_class(&WORKSPACES, RelayTable::default());
-        Workspaces { table, find_server: OnceLock::new(), root: OnceLock::new(), asked: AtomicU64::new(OWN) }
+        Workspaces {
+            table,
+            find_server: OnceLock::new(),
+            make_store: OnceLock::new(),
+            root: OnceLock::new(),
+            asked: AtomicU64::new(OWN),
+        }
     }
 }
 
@@ -140,6 +149,15 @@ impl Workspaces {
         self.root.get().and_then(Weak::upgrade)
     }
 
+    /// Makes the store of a new workspace whose root has this mode, owner and group, and returns its number.
+    ///
+    /// # Errors
+    /// The store's; `EOPNOTSUPP` where there are no workspaces.
+    pub(super) fn make_store(&self, root: [u32; 3]) -> io::Result<u32> {
+        let unsupported = || io::Error::from_raw_os_error(Errno::EOPNOTSUPP.raw());
+        self.make_store.get().ok_or_else(unsupported)?(root)
+    }
+
     fn all_in_use(&self) -> Vec<Arc<Shared>> {
         self.table.lock().relays.values().filter_map(Weak::upgrade).collect()
     }
@@ -186,9 +204,11 @@ impl Workspaces {
 }
 
 impl Relay {
-    /// There may be workspaces from here on: `find_server` is called for each relay that the kernel's requests need. It must not wait.
-    pub(crate) fn have_workspaces(&self, find_server: FindServer) {
+    /// There may be workspaces from here on: `find_server` is called for each relay that the kernel's requests need, and must not wait;
+    /// `make_store` for each directory that is made where directories become workspaces.
+    pub(crate) fn have_workspaces(&self, find_server: FindServer, make_store: MakeStore) {
         // A second call has no effect.
+        let _ = self.0.workspaces.make_store.set(make_store);
         let _ = self.0.workspaces.root.set(Arc::downgrade(&self.0));
         let _ = self.0.workspaces.find_server.set(find_server);
     }
@@ -197,6 +217,11 @@ impl Relay {
     pub(crate) fn end_as_absent(self) {
         self.0.workspaces.table.lock().absent.insert(self.0.workspace);
         self.0.fail_what_waits(Errno::ENXIO);
+    }
+
+    /// The workspace whose file system this is; 0 for that of the mount's root.
+    pub(crate) fn workspace(&self) -> u32 {
+        self.0.workspace
     }
 
     /// The mount uses workspace `number` from here on.
@@ -374,7 +399,8 @@ mod tests {
         let relay = Relay::over_kernel(Arc::new(Quiet), &MountOptions::default()).expect("threads");
         let relays = Arc::new(Mutex::new(Vec::new()));
         let kept = relays.clone();
-        relay.have_workspaces(Box::new(move |_, relay| kept.lock().push(relay)));
+        let no_stores = Box::new(|_| Err(io::ErrorKind::Unsupported.into()));
+        relay.have_workspaces(Box::new(move |_, relay| kept.lock().push(relay)), no_stores);
         (relay, relays)
     }
 

@@ -125,6 +125,14 @@ pub fn new_workspace(dir: &Path, [mode, uid, gid]: [u32; 3]) -> io::Result<Optio
     answer.map(|answer| String::from_utf8_lossy(&answer).trim().parse().map_err(io::Error::other)).transpose()
 }
 
+/// Asks the server of the mount that holds `dir` whether there may be workspaces. `None` if there is no server.
+///
+/// # Errors
+/// Errors of [`locks`]; why there are none.
+pub fn check_workspaces(dir: &Path) -> io::Result<Option<()>> {
+    Ok(order_of(device_of(dir)?, "have workspaces\n")?.map(drop))
+}
+
 /// Has the server of the cluster's mount that holds `dir` see to it that the node of the cluster with the number `node` owns a workspace. `None` if
 /// there is no server.
 ///

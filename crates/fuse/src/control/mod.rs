@@ -39,9 +39,9 @@ pub use crate::mount_stat::{
     FileSystemStat, HotFile, Latency, MountStat, ObjectRequests, ObjectStoreStat, ScrubStat, StoreStat,
 };
 pub use client::{
-    all_locks, clone_tree, content_of_device, drop_snapshot, hot_locks, is_elsewhere, kernel_locks,
-    library_files, locks, move_workspace, new_workspace, restore_snapshot, server_of, snapshots, stat,
-    stat_of_device, take_snapshot,
+    all_locks, check_workspaces, clone_tree, content_of_device, drop_snapshot, hot_locks, is_elsewhere,
+    kernel_locks, library_files, locks, move_workspace, new_workspace, restore_snapshot, server_of,
+    snapshots, stat, stat_of_device, take_snapshot,
 };
 pub use ending::{ServerEnd, end_of, tell_end, will_tell_end};
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
@@ -51,7 +51,7 @@ pub use scrub::scrub;
 pub(crate) use server::Server;
 pub use streams::{changes, export, receive, send};
 
-pub use crate::workspace::{junction as junction_to, with_root as workspace_with_root};
+pub use crate::workspace::{MAKES_WORKSPACES, junction as junction_to, with_root as workspace_with_root};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::io::Errno;

@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::marks::is_marked_no_atime;
 use crate::reply::Reply;
 use crate::workspace;
-use sluice_vfs::{Errno, FileType, InodeRef, NewInode, NewKind, RenameFlags};
+use sluice_vfs::{Access, Errno, FileType, InodeRef, NewInode, NewKind, RenameFlags};
 use zerocopy::FromZeros;
 
 impl Connection {
@@ -81,10 +81,29 @@ impl Connection {
         name: &[u8],
         reply: &mut Reply,
     ) -> Result<(), Errno> {
+        self.check_makes_no_workspace(header, name)?;
         let new = NewInode { kind: NewKind::Directory, mode: arg.mode & 0o7777, umask: arg.umask };
         let made = self.make(header, name, &new, reply)?;
         self.names_changed(header, Some(made.ino()), reply);
         Ok(())
+    }
+
+    /// Refuses with [`WANTED`](workspace::WANTED) if a new directory `name` is to be a workspace, after the checks of mkdir(2).
+    fn check_makes_no_workspace(&self, header: &InHeader, name: &[u8]) -> Result<(), Errno> {
+        if self.coherence.get().is_none() {
+            // A mount of its own has none.
+            return Ok(());
+        }
+        let (dir, cred) = (self.node(header.nodeid)?, self.cred(header));
+        if !workspace::are_made_in(&dir) {
+            return Ok(());
+        }
+        dir.access(&cred, Access::WRITE | Access::EXEC)?;
+        match dir.lookup(&cred, name) {
+            Ok(_) => Err(Errno::EEXIST),
+            Err(Errno::ENOENT) => Err(workspace::WANTED),
+            Err(errno) => Err(errno),
+        }
     }
 
     pub(super) fn symlink(
