@@ -22,7 +22,7 @@ export VERSITYGW GO
 # Most tests wait for leases, kernels and processes: twice as many at a time as a small machine has CPUs.
 export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 8 ? 2 * n : n)))
 
-.PHONY: checks python compile nightly clippy-release lock-testers quick s3-server help demo build install test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri asan clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: checks python compile nightly clippy-release lock-testers quick s3-server help demo build install deb test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri asan clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo 'make quick        format, lints and unit tests of the crates that differ from main'
 	@echo 'make build        target/release/sluice and sluice-lab, optimised across crates, and libsluice.so'
 	@echo 'make install      the programs, the C library, and the helper for mount(8) and /etc/fstab, below PREFIX (/usr/local) and SBINDIR (/sbin)'
+	@echo 'make deb          Debian packages of what make build has made, in target/deb: sluicefs, libsluice0, libsluice-dev'
 	@echo 'make unit         the Rust tests alone'
 	@echo 'make python       the Python package and its tests, in an environment below target/'
 	@echo 'make conformance  pjdfstest, fsx and testers of file locks over a mount'
@@ -74,24 +75,31 @@ PREFIX ?= /usr/local
 COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 SBINDIR ?= /sbin
+LIBDIR ?= $(PREFIX)/lib
+# The directory of the built programs.
+BUILT ?= target/release
 install:
-	@test -x target/release/sluice -a -x target/release/sluice-lab || { echo 'nothing to install yet: run make build first'; exit 1; }
-	install -D -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
-	install -D -m 755 target/release/sluice-lab $(DESTDIR)$(PREFIX)/bin/sluice-lab
+	@test -x $(BUILT)/sluice -a -x $(BUILT)/sluice-lab -a -f $(BUILT)/libsluice.so || { echo 'nothing to install yet: run make build first'; exit 1; }
+	install -D -m 755 $(BUILT)/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -D -m 755 $(BUILT)/sluice-lab $(DESTDIR)$(PREFIX)/bin/sluice-lab
 	install -d $(DESTDIR)$(SBINDIR)
 	ln -sf $(PREFIX)/bin/sluice $(DESTDIR)$(SBINDIR)/mount.fuse.sluice
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(COMPLETIONS:%=$(DESTDIR)$(PREFIX)/share/%)
-	target/release/sluice man $(DESTDIR)$(PREFIX)/share/man/man1
-	target/release/sluice completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluice
-	target/release/sluice completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_sluice
-	target/release/sluice completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/sluice.fish
-	install -D -m 755 target/release/libsluice.so $(DESTDIR)$(PREFIX)/lib/libsluice.so.0
-	ln -sf libsluice.so.0 $(DESTDIR)$(PREFIX)/lib/libsluice.so
+	$(BUILT)/sluice man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(BUILT)/sluice completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluice
+	$(BUILT)/sluice completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_sluice
+	$(BUILT)/sluice completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/sluice.fish
+	install -D -m 755 $(BUILT)/libsluice.so $(DESTDIR)$(LIBDIR)/libsluice.so.0
+	ln -sf libsluice.so.0 $(DESTDIR)$(LIBDIR)/libsluice.so
 	install -D -m 644 bindings/c/include/sluice.h $(DESTDIR)$(PREFIX)/include/sluice.h
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' bindings/c/sluice.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/sluice.pc
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' bindings/c/sluice.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/sluice.pc
 	for unit in contrib/*.service contrib/*.timer; do sed 's|/usr/local|$(PREFIX)|' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit#contrib/} || exit; done
+
+# Debian packages of what `make build` has made.
+deb:
+	contrib/deb/build $(BUILT) target/deb
 
 # Many tests wait for leases, kernels and processes. Lints, documents and tools are made meanwhile, at the lowest priority, and in a
 # directory of their own: cargo lets one process at a time into a directory.

@@ -115,7 +115,10 @@ fn s3_settings() -> Result<bool, StoreError> {
         let Some(value) = std::env::var_os(name) else { continue };
         let value = value.to_string_lossy();
         if value.contains('@') {
-            return refused(format!("{name} has a user or a password: give these as {} and {}", keys[0], keys[1]));
+            return refused(format!(
+                "{name} has a user or a password: give these as {} and {}",
+                keys[0], keys[1]
+            ));
         }
         let host = value.strip_prefix("http://").or_else(|| value.strip_prefix("https://"));
         let is_url = is_usable(&value) && reqwest::Url::parse(&value).is_ok_and(|url| url.has_host());

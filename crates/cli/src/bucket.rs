@@ -38,7 +38,8 @@ pub(crate) fn refuse_misspelt(store: &Path) -> Result<()> {
         return Err(Failure::Usage(format!("{named}: an address is text in UTF-8")));
     }
     if let Some(right) = Bucket::misspelt(store) {
-        let text = format!("{named}: for a store in an object store write {right}; for a directory, ./{named}");
+        let text =
+            format!("{named}: for a store in an object store write {right}; for a directory, ./{named}");
         return Err(Failure::Usage(text));
     }
     let has = |dir: &Path, names: [&str; 2]| names.iter().all(|name| dir.join(name).exists());

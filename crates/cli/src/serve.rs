@@ -166,6 +166,10 @@ fn refuse_over(place: &Path, what: &str, dir: &Path) -> Result<()> {
         let ids = path.ancestors().filter_map(|above| above.metadata().ok()).map(|it| (it.dev(), it.ino()));
         ids.collect::<Vec<_>>()
     };
+    // A mount that answers nobody is refused by the mounting.
+    if dir.metadata().is_err() {
+        return Ok(());
+    }
     let (from_place, from_dir) = (upwards(&near), upwards(&dir));
     let hides = from_dir.first().is_some_and(|dir| from_place.contains(dir));
     let stands_in = place.exists() && from_place.first().is_some_and(|place| from_dir.contains(place));

@@ -51,7 +51,11 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("info file://$PWD/st", 2, "the store there is of another kind: give /"),
         ("mount file://$PWD/st m", 2, "the store there is of another kind: give /"),
         ("mount -o key_file=m/k st m", 1, "the directory of the key: give another directory to mount on"),
-        ("cluster init 127.0.0.1:2379/w", 2, "for an etcd write http://127.0.0.1:2379/w; for a directory, ./127."),
+        (
+            "cluster init 127.0.0.1:2379/w",
+            2,
+            "for an etcd write http://127.0.0.1:2379/w; for a directory, ./127.",
+        ),
         ("mkfs file://rel", 1, "the directory must begin with /"),
         ("info s3:/bucket", 2, "write s3://bucket"),
         ("info FILE:///x", 2, "write file:///x"),

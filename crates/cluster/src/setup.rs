@@ -65,7 +65,8 @@ impl Cluster {
                 if keys != dir {
                     std::fs::copy(keys.join(CERTIFICATE), dir.join(CERTIFICATE))?;
                 }
-                let mut file = File::options().write(true).create_new(true).mode(0o644).open(dir.join(FILE))?;
+                let mut file =
+                    File::options().write(true).create_new(true).mode(0o644).open(dir.join(FILE))?;
                 file.write_all(&serde_json::to_vec(&saved)?)?;
             }
             Rendezvous::Etcd { endpoints, name } => {

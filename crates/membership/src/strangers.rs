@@ -18,7 +18,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # Errors
 /// The system's, with the address.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"));
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"));
     TcpListener::bind(address).map_err(named)
 }
 

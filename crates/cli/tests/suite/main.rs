@@ -5,6 +5,7 @@ mod cluster_etcd;
 mod command_line;
 mod compression;
 mod crash_test;
+mod debian;
 mod encryption;
 mod endings;
 mod harness;

@@ -287,8 +287,41 @@ fn a_limit_of_the_size_of_files_is_an_error_and_the_next_attempt_makes_the_store
 }
 
 #[test]
+fn a_read_only_mount_refuses_what_it_could_not_keep() {
+    if !can_mount("a_read_only_mount_refuses_what_it_could_not_keep") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("mnt");
+    let address = PathBuf::from(format!("file://{}", scratch.0.join("objects").display()));
+    for store in [scratch.0.join("store"), address] {
+        mkfs(&store);
+        mount(&store, &dir);
+        fs::create_dir(dir.join("dir")).expect("made");
+        sluice(["snapshot".as_ref(), "create".as_ref(), dir.as_os_str(), "kept".as_ref()]).well();
+        umount(&dir);
+        let read_only = ["mount".as_ref(), "-o".as_ref(), "ro".as_ref(), store.as_os_str(), dir.as_os_str()];
+        assert_eq!(sluice(read_only).well(), "");
+        let (below, copy) = (dir.join("dir"), dir.join("copy"));
+        let orders: [&[&std::ffi::OsStr]; 5] = [
+            &["snapshot".as_ref(), "create".as_ref(), dir.as_ref(), "new".as_ref()],
+            &["snapshot".as_ref(), "delete".as_ref(), dir.as_ref(), "kept".as_ref()],
+            &["snapshot".as_ref(), "restore".as_ref(), dir.as_ref(), "kept".as_ref()],
+            &["clone".as_ref(), below.as_ref(), copy.as_ref()],
+            &["quota".as_ref(), below.as_ref(), "1M".as_ref()],
+        ];
+        for order in orders {
+            let refused = sluice(order.iter().copied()).complaint(1);
+            assert!(refused.contains("the mount is read-only"), "{order:?}: {refused}");
+        }
+        umount(&dir);
+    }
+}
+
+#[test]
 fn a_file_store_whose_directory_is_moved_while_it_is_mounted_keeps_all_and_promises_nothing_more() {
-    let test = "a_file_store_whose_directory_is_moved_while_it_is_mounted_keeps_all_and_promises_nothing_more";
+    let test =
+        "a_file_store_whose_directory_is_moved_while_it_is_mounted_keeps_all_and_promises_nothing_more";
     if !can_mount(test) {
         return;
     }
@@ -297,9 +330,8 @@ fn a_file_store_whose_directory_is_moved_while_it_is_mounted_keeps_all_and_promi
     let address = PathBuf::from(format!("file://{}", store.display()));
     mkfs(&address);
     let synced = |name: &str| {
-        let file = File::create(dir.join(name)).and_then(|mut file| {
-            file.write_all(&vec![7; 3 << 20]).and_then(|()| file.sync_all())
-        });
+        let file = File::create(dir.join(name))
+            .and_then(|mut file| file.write_all(&vec![7; 3 << 20]).and_then(|()| file.sync_all()));
         file.map_err(|error| error.raw_os_error())
     };
     for replaced in [false, true] {

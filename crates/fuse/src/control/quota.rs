@@ -35,6 +35,7 @@ pub(super) fn obey(stream: &mut UnixStream, connection: &Connection) -> io::Resu
         let inode = connection.nodes.get(connection.nodes.nodeid(ino)).ok_or(Errno::ENOENT)?;
         match what {
             ASK => {}
+            _ if connection.options.read_only => return Err(Errno::EROFS),
             REMOVE => inode.set_quota(None)?,
             limit => inode.set_quota(Some(limit))?,
         }

@@ -339,6 +339,9 @@ fn error_line(question: &[u8], errno: Errno) -> String {
         (b"drop-snapshot", Errno::ENOENT) => {
             format!("{errno}: there is no such snapshot (see `sluice snapshot list`)\n")
         }
+        (b"clone" | b"take-snapshot" | b"drop-snapshot" | b"restore-snapshot", Errno::EROFS) => {
+            format!("{errno}: the mount is read-only\n")
+        }
         (b"restore-snapshot", _) => format!("{errno}{}\n", cure_of_restore(errno)),
         _ => format!("{errno}\n"),
     }
@@ -364,14 +367,24 @@ fn obey(
     connection: &Connection,
 ) -> io::Result<Option<Result<(), Errno>>> {
     let superblock = &connection.superblock;
+    // Changes below a read-only mount of a store would stay in memory, and end with it.
+    let check_writable = || if connection.options.read_only { Err(Errno::EROFS) } else { Ok(()) };
     Ok(Some(match order {
         b"clone" => about(stream)?.and_then(|([ino, dir], name)| {
+            check_writable()?;
             let inode = |ino| connection.nodes.get(connection.nodes.nodeid(ino)).ok_or(Errno::ENOENT);
             inode(ino)?.clone_tree(&Cred::root(), &inode(dir)?, &name)
         }),
-        b"take-snapshot" => about(stream)?.and_then(|([], name)| superblock.take_snapshot(&name)),
-        b"drop-snapshot" => about(stream)?.and_then(|([], name)| superblock.drop_snapshot(&name)),
+        b"take-snapshot" => about(stream)?.and_then(|([], name)| {
+            check_writable()?;
+            superblock.take_snapshot(&name)
+        }),
+        b"drop-snapshot" => about(stream)?.and_then(|([], name)| {
+            check_writable()?;
+            superblock.drop_snapshot(&name)
+        }),
         b"restore-snapshot" => about_up_to(stream, (NAME_MAX + PATH_MAX) as u64)?.and_then(|([], text)| {
+            check_writable()?;
             // The name ends at the first slash.
             let end = text.iter().position(|byte| *byte == b'/').unwrap_or(text.len());
             superblock.restore_snapshot(&text[..end], &text[end..])
