@@ -116,7 +116,10 @@ fn require_one_tree(crew: &mut Crew<'_>, base: &Path) -> Result<Offered> {
     let mut offered = Offered { links: true, flock: true, posix: true };
     for member in 0..crew.len() {
         let begun = Instant::now();
-        while !matches!(crew.ask_one(member, &WorkerOrder::SeeMarker(marker.clone(), token.clone()))?, WorkerReply::Done) {
+        while !matches!(
+            crew.ask_one(member, &WorkerOrder::SeeMarker(marker.clone(), token.clone()))?,
+            WorkerReply::Done
+        ) {
             if begun.elapsed() > SHOWN_WITHIN {
                 let (first, other) = (crew.dir(0).display(), crew.dir(member).display());
                 return Err(Failure::Usage(format!(
@@ -163,7 +166,7 @@ fn check_below(
             nemesis = Some(Nemesis::start(script)?);
         }
         nemesis.as_mut().map_or(Ok(()), Nemesis::look)?;
-        let Some(history) = round(crew, base, number, &mut random, offered)? else {
+        let Some(history) = round(crew, base, number, &mut random, (offered, nemesis.is_some()))? else {
             report.blocked += 1;
             thread::sleep(Duration::from_millis(100));
             continue;
@@ -201,13 +204,16 @@ fn round(
     base: &Path,
     number: usize,
     random: &mut Random,
-    offered: Offered,
+    (offered, is_durable): (Offered, bool),
 ) -> Result<Option<Vec<TimedCall>>> {
     let root = base.join(format!("r{number}"));
     let members = crew.len();
     let mut maker = None;
     for member in (0..members).map(|turn| (number + turn) % members) {
-        if matches!(crew.ask_one(member, &WorkerOrder::MakeRound(root.clone()))?, WorkerReply::Done) {
+        if matches!(
+            crew.ask_one(member, &WorkerOrder::MakeRound(root.clone(), is_durable))?,
+            WorkerReply::Done
+        ) {
             maker = Some(member);
             break;
         }

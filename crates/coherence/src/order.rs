@@ -104,7 +104,8 @@ struct OrderSearch<'h> {
 impl OrderSearch<'_> {
     fn succeeds(&mut self, mut point: SearchPoint) -> bool {
         self.take_what_changes_nothing(&mut point);
-        let is_left = |number: &usize| point.progress[*number] != CallProgress::Done && self.is_needed(*number);
+        let is_left =
+            |number: &usize| point.progress[*number] != CallProgress::Done && self.is_needed(*number);
         if !(0..self.history.len()).any(|number| is_left(&number)) {
             return true;
         }
@@ -180,7 +181,12 @@ impl OrderSearch<'_> {
         let TimedCall { process, ref call, .. } = self.history[number];
         let progress = point.progress[number];
         let Some(told) = self.history[number].known() else { return progress };
-        if let Some(slot) = call.slot().filter(|_| !matches!(call, SharedCall::Fsync { .. }))
+        let is_about_contents = call.only_looks()
+            || matches!(
+                call,
+                SharedCall::Write { .. } | SharedCall::Append { .. } | SharedCall::Truncate { .. }
+            );
+        if let Some(slot) = call.slot().filter(|_| is_about_contents)
             && let Ok(file) = point.state.file((process, slot))
             && point.state.tree.files.get(&file).is_none_or(|file| file.is_vague && call.only_looks())
         {
@@ -223,18 +229,17 @@ impl OrderSearch<'_> {
     }
 
     /// The call done in the model, if it is one that may be done as a whole now: the state after it, and its answer.
-    fn outcome(
-        &self,
-        number: usize,
-        point: &SearchPoint,
-    ) -> Option<(ModelState, Result<SharedAnswer, i32>)> {
+    fn outcome(&self, number: usize, point: &SearchPoint) -> Option<(ModelState, Result<SharedAnswer, i32>)> {
         let TimedCall { process, ref call, .. } = self.history[number];
         let mut after = point.state.clone();
         let is = match (point.progress[number], call) {
             (CallProgress::Before, SharedCall::Lock { slot, .. }) => {
                 let held = after.file((process, *slot));
                 let is_lost = |holder: usize| {
-                    self.history.iter().zip(&self.shaken).any(|(call, shaken)| call.process == holder && *shaken)
+                    self.history
+                        .iter()
+                        .zip(&self.shaken)
+                        .any(|(call, shaken)| call.process == holder && *shaken)
                 };
                 if self.history[number].is_ok() {
                     after.locks.retain(|(holder, _), lock| {
@@ -357,7 +362,9 @@ impl OrderSearch<'_> {
                 let Some(model) = tree.files.get(&file) else { return CallProgress::Done };
                 let has_size = || {
                     let now = model.bytes.len() as u64;
-                    model.is_vague || now == *size || self.sizes_to_come(number, point, file, now).contains(size)
+                    model.is_vague
+                        || now == *size
+                        || self.sizes_to_come(number, point, file, now).contains(size)
                 };
                 if model.is_dir || *is_dir {
                     vec![model.is_dir == *is_dir]

@@ -57,8 +57,10 @@ fn assert_wrong(history: &[TimedCall], said: &str) -> usize {
     let fewest = shrink(history, RULES);
     assert_eq!(find_order(&fewest, RULES), OrderVerdict::Missing, "{fewest:#?}");
     let wrong = what_is_wrong(&fewest);
-    let told: Vec<String> =
-        fewest.iter().map(|call| format!("{} {}: {}", call.process, call.call, call.result_in_words())).collect();
+    let told: Vec<String> = fewest
+        .iter()
+        .map(|call| format!("{} {}: {}", call.process, call.call, call.result_in_words()))
+        .collect();
     assert!(wrong.starts_with(said), "{wrong}, not {said}: {told:#?}");
     fewest.len()
 }
@@ -90,10 +92,7 @@ fn each_fault_is_named_by_few_calls() {
         at(1, (18, 19), SharedCall::Read { slot: 0 }, bytes(&[A])),
     ];
     assert_wrong(&with(&after_a_lock), "a read of old bytes");
-    let opens = [
-        at(0, (10, 11), SharedCall::Unlink { name: X }, OK),
-        at(1, (12, 13), open(1, X), OK),
-    ];
+    let opens = [at(0, (10, 11), SharedCall::Unlink { name: X }, OK), at(1, (12, 13), open(1, X), OK)];
     assert_wrong(&with(&opens), "an unlinked name still opens");
     let half = [
         at(0, (10, 20), SharedCall::Rename { old: X, new: Y }, OK),
@@ -194,6 +193,15 @@ fn changes_may_be_lost_by_the_rules_alone_and_not_what_an_fsync_has_confirmed() 
     assert_eq!(find_order(&lost, RULES), OrderVerdict::Missing);
     assert_eq!(find_order(&lost, with_losses), OrderVerdict::Found);
     assert_eq!(find_order(&kept, with_losses), OrderVerdict::Missing);
+}
+
+#[test]
+fn no_loss_explains_a_lock_that_is_held_twice() {
+    let lock = || SharedCall::Lock { slot: 0, shared: false, kind: LockKind::Flock };
+    let twice = with(&[at(0, (10, 11), lock(), OK), at(1, (12, 13), lock(), OK)]);
+    let rules = RoundRules { losses: 2, ..RULES };
+    assert_eq!(find_order(&twice, rules), OrderVerdict::Missing);
+    assert_eq!(what_is_wrong(&shrink(&twice, rules)), "a lock held twice");
 }
 
 #[test]

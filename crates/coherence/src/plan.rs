@@ -207,10 +207,11 @@ mod tests {
         assert_eq!(kinds.len(), 19, "{kinds:?}");
         for seed in 0..200 {
             let plan = plan_round(&mut Random::new(seed), 3, ALL);
-            let words = plan.first.iter().chain(plan.body.iter().flatten()).filter_map(|(_, call)| match call {
-                SharedCall::Write { word, .. } | SharedCall::Append { word, .. } => Some(*word),
-                _ => None,
-            });
+            let words =
+                plan.first.iter().chain(plan.body.iter().flatten()).filter_map(|(_, call)| match call {
+                    SharedCall::Write { word, .. } | SharedCall::Append { word, .. } => Some(*word),
+                    _ => None,
+                });
             let words: Vec<_> = words.collect();
             assert_eq!(words.iter().collect::<BTreeSet<_>>().len(), words.len(), "{plan:?}");
         }

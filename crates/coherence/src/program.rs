@@ -46,13 +46,20 @@ impl SharedDir {
         SharedDir { root, open: BTreeMap::new() }
     }
 
-    /// Makes the directories of a round.
+    /// Makes the directories of a round; with `is_durable`, so that no failure of a server takes them away.
     ///
     /// # Errors
     /// The system's.
-    pub fn make_dirs(&self) -> Result<(), Errno> {
+    pub fn make_dirs(&self, is_durable: bool) -> Result<(), Errno> {
         fs::mkdir(&self.root, Mode::RWXU)?;
-        DIRS.iter().try_for_each(|dir| fs::mkdir(self.root.join(dir), Mode::RWXU))
+        let dirs = DIRS.map(|dir| self.root.join(dir));
+        dirs.iter().try_for_each(|dir| fs::mkdir(dir, Mode::RWXU))?;
+        let above = [Some(self.root.as_path()), self.root.parent()];
+        let all = dirs.iter().map(PathBuf::as_path).chain(above.into_iter().flatten());
+        all.filter(|_| is_durable).try_for_each(|dir| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            fs::fsync(fs::open(dir, flags, Mode::empty())?)
+        })
     }
 
     /// The calls that `planned` takes: without its descriptor none, and before a descriptor is closed its lock ends by a call of its own,
@@ -157,7 +164,8 @@ impl SharedDir {
             }
             SharedCall::List { dir } => {
                 let path = self.root.join(DIRS[usize::from(dir) % DIRS.len()]);
-                let open = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+                let open =
+                    fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
                 let mut listed = [false; 2];
                 for entry in fs::Dir::new(open)? {
                     let name = entry?.file_name().to_bytes().to_vec();

@@ -160,7 +160,17 @@ fn last_changes(calls: &[TimedCall]) -> Vec<usize> {
         Some(Ok(SharedAnswer::Bytes(_) | SharedAnswer::Attr { .. })) => SHOWN_CHANGES,
         _ => 0,
     };
-    before().filter(changes_names).take(1).chain(before().filter(changes_contents).take(contents)).collect()
+    // A reader that has a lock expects more.
+    let (process, slot) = (calls[culprit].process, calls[culprit].call.slot());
+    let is_of_lock = |at: &usize| {
+        let call = &calls[*at];
+        let is_of_slot = slot.is_some() && call.process == process && call.call.slot() == slot;
+        is_of_slot && call.is_ok() && matches!(call.call, SharedCall::Lock { .. } | SharedCall::Unlock { .. })
+    };
+    let last_of_lock = (0..culprit).rev().find(is_of_lock);
+    let held = last_of_lock.filter(|at| matches!(calls[*at].call, SharedCall::Lock { .. }));
+    let names_and_lock = before().filter(changes_names).take(1).chain(held);
+    names_and_lock.chain(before().filter(changes_contents).take(contents)).collect()
 }
 
 /// Whether a call that must take place needs the descriptor that the call at `at` opens.

@@ -12,7 +12,9 @@ pub fn what_is_wrong(calls: &[TimedCall]) -> String {
         .iter()
         .any(|call| call.known().is_none_or(Result::is_ok) && matches!(call.call, SharedCall::Rename { .. }));
     let about_a_name = |name: SharedName, is_there: bool| match (is_renamed, is_there) {
-        (true, _) => format!("a rename seen half: {name} {}", if is_there { "is still there" } else { "is missing" }),
+        (true, _) => {
+            format!("a rename seen half: {name} {}", if is_there { "is still there" } else { "is missing" })
+        }
         (false, true) => format!("stale name: {name} is found, although it was removed"),
         (false, false) => format!("stale name: {name} is not found, although it was made"),
     };
@@ -41,9 +43,10 @@ pub fn what_is_wrong(calls: &[TimedCall]) -> String {
             about_bytes(culprit, before, bytes)
         }
         (SharedCall::Stat { name }, Some(Ok(_))) if is_gone(calls, *name) => about_a_name(*name, true),
-        (SharedCall::Stat { .. } | SharedCall::Fstat { .. }, Some(Ok(SharedAnswer::Attr { size, links, .. }))) => {
-            about_attributes(culprit, before, *size, *links)
-        }
+        (
+            SharedCall::Stat { .. } | SharedCall::Fstat { .. },
+            Some(Ok(SharedAnswer::Attr { size, links, .. })),
+        ) => about_attributes(culprit, before, *size, *links),
         (SharedCall::List { .. }, _) => {
             "stale readdir: a name is listed that is not there, or is there and not listed".to_owned()
         }
@@ -64,13 +67,20 @@ pub fn what_is_wrong(calls: &[TimedCall]) -> String {
 
 /// Whether the last change of `name` before took it away.
 fn is_gone(before: &[TimedCall], name: SharedName) -> bool {
-    let changes = before.iter().rev().filter(|call| call.known().is_none_or(Result::is_ok)).find_map(|call| match call.call {
-        SharedCall::Unlink { name: removed } | SharedCall::Rmdir { name: removed } if removed == name => Some(true),
-        SharedCall::Rename { old, .. } if old == name => Some(true),
-        SharedCall::Rename { new, .. } | SharedCall::Link { new, .. } if new == name => Some(false),
-        SharedCall::Create { name: made, .. } | SharedCall::Mkdir { name: made } if made == name => Some(false),
-        _ => None,
-    });
+    let changes =
+        before.iter().rev().filter(|call| call.known().is_none_or(Result::is_ok)).find_map(|call| match call
+            .call
+        {
+            SharedCall::Unlink { name: removed } | SharedCall::Rmdir { name: removed } if removed == name => {
+                Some(true)
+            }
+            SharedCall::Rename { old, .. } if old == name => Some(true),
+            SharedCall::Rename { new, .. } | SharedCall::Link { new, .. } if new == name => Some(false),
+            SharedCall::Create { name: made, .. } | SharedCall::Mkdir { name: made } if made == name => {
+                Some(false)
+            }
+            _ => None,
+        });
     changes.unwrap_or(false)
 }
 
@@ -110,16 +120,18 @@ fn about_bytes(culprit: &TimedCall, before: &[TimedCall], bytes: &[u8]) -> Strin
     // Own appends, and those before a write that is there, cannot be on their way.
     let last_there = before.iter().rposition(written);
     let is_lost = appended.any(|(process, word)| {
-        let at = before.iter().position(|call| matches!(&call.call, SharedCall::Append { word: of, .. } if of == word));
+        let at = before
+            .iter()
+            .position(|call| matches!(&call.call, SharedCall::Append { word: of, .. } if of == word));
         !is_there(word) && (process == culprit.process || at < last_there)
     });
     if is_lost && truncates.is_none() {
         return "lost append: bytes that were appended are not in the file".to_owned();
     }
     let locked = before.iter().rev().filter(|call| call.process == culprit.process && call.is_ok());
-    let locked = locked.map(|call| &call.call).find(|call| {
-        matches!(call, SharedCall::Lock { .. } | SharedCall::Unlock { .. })
-    });
+    let locked = locked
+        .map(|call| &call.call)
+        .find(|call| matches!(call, SharedCall::Lock { .. } | SharedCall::Unlock { .. }));
     match locked {
         Some(SharedCall::Lock { .. }) => "a read of old bytes after a lock".to_owned(),
         _ => "a read of old bytes".to_owned(),
@@ -128,7 +140,11 @@ fn about_bytes(culprit: &TimedCall, before: &[TimedCall], bytes: &[u8]) -> Strin
 
 fn about_attributes(culprit: &TimedCall, before: &[TimedCall], size: u64, links: u64) -> String {
     let changes_links = |call: &TimedCall| {
-        call.is_ok() && matches!(call.call, SharedCall::Link { .. } | SharedCall::Unlink { .. } | SharedCall::Rename { .. })
+        call.is_ok()
+            && matches!(
+                call.call,
+                SharedCall::Link { .. } | SharedCall::Unlink { .. } | SharedCall::Rename { .. }
+            )
     };
     let changes_size = |call: &TimedCall| {
         let changes = matches!(
@@ -139,7 +155,8 @@ fn about_attributes(culprit: &TimedCall, before: &[TimedCall], size: u64, links:
     };
     let last_change = before.iter().rev().find(|call| changes_size(call));
     let is_own = |call: &TimedCall| {
-        matches!(call.call, SharedCall::Truncate { size: to, .. } if size > to) && call.process == culprit.process
+        matches!(call.call, SharedCall::Truncate { size: to, .. } if size > to)
+            && call.process == culprit.process
     };
     if was_seen_truncated(before) || last_change.is_some_and(is_own) {
         return format!("a truncate undone: the size is {size} again");

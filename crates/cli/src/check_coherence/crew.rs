@@ -50,6 +50,8 @@ impl RunningWorker {
         command.args(["child", "coherence-worker"]).arg(dir);
         // Ctrl-C in a terminal is for this process, which asks the programs to end.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        // One that hangs for ever in a call would keep open what the reader of our messages waits for.
+        command.stderr(Stdio::null());
         let mut child = command.spawn().context(|| "cannot start a program on the mount")?;
         let (Some(orders), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Failure::Failed("a program has no pipes".into()));
@@ -227,7 +229,9 @@ impl<'i> Crew<'i> {
         loop {
             for dir in &dirs {
                 let order = WorkerOrder::Remove(base.to_owned());
-                let Ok(mut one) = Crew::start(std::slice::from_ref(dir), REMOVE_WITHIN, &never) else { continue };
+                let Ok(mut one) = Crew::start(std::slice::from_ref(dir), REMOVE_WITHIN, &never) else {
+                    continue;
+                };
                 let reply = one.ask_one(0, &order);
                 one.members.drain(..).filter_map(|member| member.running).for_each(RunningWorker::give_up);
                 if matches!(reply, Ok(WorkerReply::Done)) {

@@ -122,7 +122,9 @@ impl CoherenceReport {
             calls: *calls,
         };
         self.errors = self.unknown.iter().map(told).collect();
-        for call in self.counterexample.iter_mut().flat_map(|found| found.calls.iter_mut().chain(&mut found.round)) {
+        for call in
+            self.counterexample.iter_mut().flat_map(|found| found.calls.iter_mut().chain(&mut found.round))
+        {
             call.directory.clone_from(&self.directories[call.process]);
         }
     }
@@ -136,7 +138,8 @@ impl CoherenceReport {
             report: &'r CoherenceReport,
         }
         let coherent = self.is_judged().then_some(self.counterexample.is_none());
-        let mut json = serde_json::to_string(&Whole { coherent, report: self }).map_err(std::io::Error::from)?;
+        let mut json =
+            serde_json::to_string(&Whole { coherent, report: self }).map_err(std::io::Error::from)?;
         json.push('\n');
         Ok(json)
     }
@@ -180,7 +183,8 @@ impl CoherenceReport {
             }
         }
         if let Some(nemesis) = &self.nemesis {
-            let end = nemesis.status.map_or("was ended".to_owned(), |status| format!("ended with status {status}"));
+            let end =
+                nemesis.status.map_or("was ended".to_owned(), |status| format!("ended with status {status}"));
             line(format!("nemesis    {} {end}", printable(&nemesis.command)));
         }
         if let Some(found) = &self.counterexample {
@@ -194,7 +198,10 @@ impl CoherenceReport {
                 let begin = microseconds(call.begun_ns);
                 line(format!("{:<7}  {begin:<8}  {end:<8}  {}: {}", call.process, call.call, call.result));
             }
-            line(format!("no order explains these answers, whatever the other {} calls of the round did", found.others));
+            line(format!(
+                "no order explains these answers, whatever the other {} calls of the round did",
+                found.others
+            ));
         }
         text
     }
@@ -212,15 +219,17 @@ impl CoherenceReport {
                     most.directory.display(),
                     most.error
                 ),
-                None if self.rounds == 0 => "no round could be made: give more --seconds, or cure the mounts".to_owned(),
+                None if self.rounds == 0 => {
+                    "no round could be made: give more --seconds, or cure the mounts".to_owned()
+                }
                 None => "too few rounds were decided: give fewer directories".to_owned(),
             };
             return Err(Failure::Failed(text));
         }
         match self.nemesis.as_ref().and_then(|nemesis| nemesis.status) {
-            Some(status) if status != 0 => {
-                Err(Failure::Failed(format!("--nemesis ended with status {status}: it may have broken nothing")))
-            }
+            Some(status) if status != 0 => Err(Failure::Failed(format!(
+                "--nemesis ended with status {status}: it may have broken nothing"
+            ))),
             _ => Ok(()),
         }
     }

@@ -21,7 +21,8 @@ pub(super) enum WorkerOrder {
     SeeMarker(PathBuf, String),
     /// Find out which calls there are, by a file of this name.
     Probe(PathBuf, String),
-    MakeRound(PathBuf),
+    /// Make the directories of a round, durably or not.
+    MakeRound(PathBuf, bool),
     /// Make these calls, each after a pause in microseconds, and close all at the end.
     Calls {
         root: PathBuf,
@@ -81,7 +82,10 @@ fn tell(reply: &WorkerReply) -> Result<()> {
 fn follow(dir: &Path, order: WorkerOrder) -> Result<WorkerReply> {
     let of_system = |outcome: std::result::Result<(), Errno>| outcome.map_err(io::Error::from).into();
     Ok(match order {
-        WorkerOrder::MakeDir(name) => fs::DirBuilder::new().mode(0o700).create(dir.join(name)).into(),
+        WorkerOrder::MakeDir(name) => {
+            let made = fs::DirBuilder::new().mode(0o700).create(dir.join(name));
+            made.and_then(|()| fs::File::open(dir)?.sync_all()).into()
+        }
         WorkerOrder::MakeMarker(name, text) => {
             let file = fs::File::create_new(dir.join(name));
             file.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all())).into()
@@ -95,7 +99,9 @@ fn follow(dir: &Path, order: WorkerOrder) -> Result<WorkerReply> {
             Ok(offered) => WorkerReply::Offered(offered),
             Err(errno) => WorkerReply::Failed(io::Error::from(errno).to_string()),
         },
-        WorkerOrder::MakeRound(root) => of_system(SharedDir::new(dir.join(root)).make_dirs()),
+        WorkerOrder::MakeRound(root, is_durable) => {
+            of_system(SharedDir::new(dir.join(root)).make_dirs(is_durable))
+        }
         WorkerOrder::Calls { root, calls, begin_ns } => {
             make_calls(dir.join(root), calls, begin_ns)?;
             WorkerReply::Done

@@ -44,35 +44,66 @@ fn with_fault(test: &str, fault: Fault) -> Option<(Scratch, Vec<PathBuf>, Vec<In
 fn bound(scratch: &Scratch, dir: &Path) -> Vec<PathBuf> {
     let places = ["first", "second"].map(|name| scratch.dir(name));
     for place in &places {
-        let bound = Command::new("mount").arg("--bind").args([dir, place]).status().expect("mount(8) is there");
+        let bound =
+            Command::new("mount").arg("--bind").args([dir, place]).status().expect("mount(8) is there");
         assert!(bound.success());
     }
     places.to_vec()
 }
 
+/// A name that is wrong is also a wrong answer about its file.
+const OF_NAMES: &[&str] = &[
+    "stale name",
+    "a rename seen half",
+    "an unlinked name still opens",
+    "two O_EXCL winners",
+    "stale link count",
+    "stale size",
+    "stale readdir",
+];
+/// Checks of a mount with a fault, one of which gives it its own name.
+const CHECKS: u32 = 12;
+
 #[test]
 fn each_planted_fault_is_found_and_named() {
     let test = "each_planted_fault_is_found_and_named";
-    for (fault, names) in [
-        (Fault::StaleSize, ["stale size", "a truncate undone", "a read of old bytes"].as_slice()),
-        (Fault::StaleName, &["stale name", "a rename seen half", "an unlinked name still opens"]),
-        (Fault::LostAppend, &["lost append", "stale size", "a read of old bytes"]),
-        (Fault::TwoWinners, &["two O_EXCL winners"]),
-        (Fault::LockHeldTwice, &["a lock held twice"]),
-        (Fault::OldBytes, &["a read of old bytes"]),
-        (Fault::StaleReaddir, &["stale readdir"]),
-        (Fault::RenameSeenHalf, &["a rename seen half"]),
-        (Fault::UnlinkedOpens, &["an unlinked name still opens"]),
-        (Fault::TruncateUndone, &["a truncate undone", "stale size", "a read of old bytes"]),
+    // The name of the fault, and others that the same fault deserves: old bytes are a size, too.
+    for (fault, name, others) in [
+        (Fault::StaleSize, "stale size", ["a truncate undone", "lost append"].as_slice()),
+        (
+            Fault::StaleName,
+            "stale name",
+            &["a rename seen half", "an unlinked name still opens", "stale readdir"],
+        ),
+        (Fault::LostAppend, "lost append", &["stale size", "a read of old bytes"]),
+        (Fault::TwoWinners, "two O_EXCL winners", &[]),
+        (Fault::LockHeldTwice, "a lock held twice", &[]),
+        (Fault::OldBytes, "a read of old bytes after a lock", &["a read of old bytes"]),
+        (Fault::StaleReaddir, "stale readdir", &[]),
+        (Fault::RenameSeenHalf, "a rename seen half", OF_NAMES),
+        (Fault::UnlinkedOpens, "an unlinked name still opens", OF_NAMES),
+        (Fault::TruncateUndone, "a truncate undone", &["stale size", "a read of old bytes"]),
     ] {
         let Some((_scratch, dirs, _mounts)) = with_fault(test, fault) else { return };
-        let ran = check(&dirs, &["--seconds", FOUND_WITHIN]);
-        println!("{fault:?}:\n{}{}", ran.stdout, ran.stderr);
-        assert_eq!(ran.status, Some(1), "{fault:?}: {ran:?}");
-        let first = ran.stdout.lines().next().unwrap_or_default();
-        let is_named = |name: &&str| first.starts_with(&format!("incoherent: {name}"));
-        assert!(names.iter().any(is_named), "{fault:?}: {}", ran.stdout);
-        assert_eq!(fs::read_dir(&dirs[0]).expect("it is there").count(), 0, "{fault:?}: it is clean");
+        let mut is_named = false;
+        for _ in 0..CHECKS {
+            let ran = check(&dirs, &["--seconds", FOUND_WITHIN]);
+            assert_eq!(ran.status, Some(1), "{fault:?}: {ran:?}");
+            let wrong = ran.stdout.lines().next().and_then(|line| line.strip_prefix("incoherent: "));
+            let wrong = wrong.unwrap_or_default();
+            is_named = wrong.starts_with(name);
+            assert!(
+                is_named || others.iter().any(|other| wrong.starts_with(other)),
+                "{fault:?}: {}",
+                ran.stdout
+            );
+            assert_eq!(fs::read_dir(&dirs[0]).expect("it is there").count(), 0, "{fault:?}: it is clean");
+            if is_named {
+                println!("{fault:?}:\n{}", ran.stdout);
+                break;
+            }
+        }
+        assert!(is_named, "{fault:?} has never had its own name");
     }
 }
 
@@ -148,14 +179,19 @@ fn the_json_has_the_calls_that_contradict_each_other() {
     let told: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     assert_eq!(told["coherent"], false);
     let found = &told["counterexample"];
-    assert_eq!(found["wrong"], "a lock held twice");
+    assert_eq!(found["wrong"], "a lock held twice", "{told:#}");
     let calls = found["calls"].as_array().expect("a list");
     let locks = calls.iter().filter(|call| call["call"].as_str().is_some_and(|call| call.contains("lock")));
     let by: Vec<_> = locks.map(|call| call["directory"].as_str().expect("a path")).collect();
     assert!(by.contains(&dirs[0].to_str().expect("text")) && by.contains(&dirs[1].to_str().expect("text")));
-    assert!(calls.iter().all(|call| call["begun_ns"].as_u64() <= call["ended_ns"].as_u64().or(Some(u64::MAX))));
+    assert!(
+        calls.iter().all(|call| call["begun_ns"].as_u64() <= call["ended_ns"].as_u64().or(Some(u64::MAX)))
+    );
     assert!(calls.len() <= 6, "few calls: {found:#}");
-    assert_eq!(found["round"].as_array().map(Vec::len), Some(calls.len() + found["others"].as_u64().expect("a count") as usize));
+    assert_eq!(
+        found["round"].as_array().map(Vec::len),
+        Some(calls.len() + found["others"].as_u64().expect("a count") as usize)
+    );
 }
 
 #[test]
@@ -176,7 +212,10 @@ fn a_check_that_cannot_be_made_says_in_a_line_why() {
     complaint(&[&a, &a], &["--seconds", "0"]);
     for number in 0..1 {
         assert_eq!(scratch.names().len(), 2, "nothing is left: {number} {:?}", scratch.names());
-        assert!(fs::read_dir(&a).expect("there").next().is_none() && fs::read_dir(&b).expect("there").next().is_none());
+        assert!(
+            fs::read_dir(&a).expect("there").next().is_none()
+                && fs::read_dir(&b).expect("there").next().is_none()
+        );
     }
     let nemesis = check(&[a.clone(), a.clone()], &["--seconds", "2", "--nemesis", "exit 3"]);
     assert_eq!(nemesis.status, Some(2), "{nemesis:?}");
