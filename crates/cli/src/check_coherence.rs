@@ -18,11 +18,11 @@ mod worker;
 pub(crate) use worker::work;
 
 use crate::args::CheckCoherence;
-use crew::Crew;
+use crew::MountCrew;
 use nemesis::Nemesis;
 use outcome::{CoherenceReport, Counterexample};
 use sluice_coherence::{
-    Offered, OrderVerdict, RoundRules, SharedDir, TimedCall, find_order, monotonic_ns, plan_round, shrink,
+    Offered, RoundRules, RoundVerdict, SharedDir, TimedCall, find_order, monotonic_ns, plan_round, shrink,
     what_is_wrong,
 };
 use sluice_console::failure::{Failure, Result};
@@ -67,7 +67,7 @@ pub(crate) fn check_coherence(args: &CheckCoherence) -> Result<u8> {
 
 fn check(args: &CheckCoherence) -> Result<u8> {
     let interrupt = Interrupt::on_signals()?;
-    let mut crew = Crew::start(&args.dirs, Duration::from_secs(args.timeout), &interrupt)?;
+    let mut crew = MountCrew::start(&args.dirs, Duration::from_secs(args.timeout), &interrupt)?;
     let base = make_base(&mut crew)?;
     let outcome = check_below(args, &mut crew, &base, &interrupt);
     let is_left = !crew.remove(&base);
@@ -85,19 +85,15 @@ fn check(args: &CheckCoherence) -> Result<u8> {
 ///
 /// # Errors
 /// It cannot be made there.
-fn make_base(crew: &mut Crew<'_>) -> Result<PathBuf> {
-    for number in 0..100 {
-        let name = PathBuf::from(format!("sluice-coherence-{}-{number}", std::process::id()));
-        match crew.ask_one(0, &WorkerOrder::MakeDir(name.clone()))? {
-            WorkerReply::Done => return Ok(name),
-            WorkerReply::Exists => {}
-            reply => return Err(refusal(crew, 0, "cannot make a directory there", &reply)),
-        }
+fn make_base(crew: &mut MountCrew<'_>) -> Result<PathBuf> {
+    let name = PathBuf::from(format!("sluice-coherence-{}-{:08x}", std::process::id(), fresh_seed() as u32));
+    match crew.ask_one(0, &WorkerOrder::MakeDir(name.clone()))? {
+        WorkerReply::Done => Ok(name),
+        reply => Err(refusal(crew, 0, "cannot make a directory there", &reply)),
     }
-    Err(Failure::Usage("remove what earlier checks have left: sluice-coherence-*".into()))
 }
 
-fn refusal(crew: &Crew<'_>, member: usize, what: &str, reply: &WorkerReply) -> Failure {
+fn refusal(crew: &MountCrew<'_>, member: usize, what: &str, reply: &WorkerReply) -> Failure {
     let why = match reply {
         WorkerReply::Failed(why) => format!(": {why}"),
         _ => String::new(),
@@ -106,7 +102,7 @@ fn refusal(crew: &Crew<'_>, member: usize, what: &str, reply: &WorkerReply) -> F
 }
 
 /// Checks that all directories show what is made in the first one, and finds out which calls all of them have.
-fn require_one_tree(crew: &mut Crew<'_>, base: &Path) -> Result<Offered> {
+fn require_one_tree(crew: &mut MountCrew<'_>, base: &Path) -> Result<Offered> {
     let token = format!("{:016x}", fresh_seed());
     let marker = base.join("tree");
     let made = crew.ask_one(0, &WorkerOrder::MakeMarker(marker.clone(), token.clone()))?;
@@ -145,7 +141,7 @@ fn require_one_tree(crew: &mut Crew<'_>, base: &Path) -> Result<Offered> {
 
 fn check_below(
     args: &CheckCoherence,
-    crew: &mut Crew<'_>,
+    crew: &mut MountCrew<'_>,
     base: &Path,
     interrupt: &Interrupt,
 ) -> Result<CoherenceReport> {
@@ -186,13 +182,13 @@ fn check_below(
 fn judge(history: &[TimedCall], has_nemesis: bool, report: &mut CoherenceReport) -> Option<Counterexample> {
     let mut rules = RoundRules { losses: 0, states_max: STATES_MAX };
     let mut verdict = find_order(history, rules);
-    if verdict == OrderVerdict::Missing && has_nemesis {
+    if verdict == RoundVerdict::Missing && has_nemesis {
         rules.losses = LOSSES;
         verdict = find_order(history, rules);
-        report.lossy += u64::from(verdict == OrderVerdict::Found);
+        report.lossy += u64::from(verdict == RoundVerdict::Found);
     }
-    report.undecided += u64::from(verdict == OrderVerdict::Undecided);
-    (verdict == OrderVerdict::Missing).then(|| {
+    report.undecided += u64::from(verdict == RoundVerdict::Undecided);
+    (verdict == RoundVerdict::Missing).then(|| {
         let fewest = shrink(history, RoundRules { states_max: SHRINK_STATES_MAX, ..rules });
         Counterexample::new(what_is_wrong(&fewest), &fewest, history)
     })
@@ -200,7 +196,7 @@ fn judge(history: &[TimedCall], has_nemesis: bool, report: &mut CoherenceReport)
 
 /// Has the programs make the calls of a round. None if no directory can be made for it.
 fn round(
-    crew: &mut Crew<'_>,
+    crew: &mut MountCrew<'_>,
     base: &Path,
     number: usize,
     random: &mut Random,

@@ -46,7 +46,7 @@ impl fmt::Display for SharedName {
 
 /// The kind of file locks in a history. A history has one, since some network file systems carry out one kind by the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum LockKind {
+pub enum SharedLockKind {
     /// flock(2): of an open file description.
     Flock,
     /// fcntl(2) with `F_SETLK`, on the whole file: of a process.
@@ -76,9 +76,9 @@ pub enum SharedCall {
     /// fstat.
     Fstat { slot: u8 },
     /// A lock of the whole file, tried until the program has no patience left. The last try counts.
-    Lock { slot: u8, shared: bool, kind: LockKind },
+    Lock { slot: u8, shared: bool, kind: SharedLockKind },
     /// Its end.
-    Unlock { slot: u8, kind: LockKind },
+    Unlock { slot: u8, kind: SharedLockKind },
     /// stat.
     Stat { name: SharedName },
     /// open, pread of the whole file, close.
@@ -226,9 +226,9 @@ fn text(bytes: &[u8]) -> String {
 impl fmt::Display for SharedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let appending = |appends: bool| if appends { " | O_APPEND" } else { "" };
-        let name_of = |kind: LockKind| match kind {
-            LockKind::Flock => "flock",
-            LockKind::Posix => "fcntl lock",
+        let name_of = |kind: SharedLockKind| match kind {
+            SharedLockKind::Flock => "flock",
+            SharedLockKind::Posix => "fcntl lock",
         };
         match self {
             SharedCall::Create { slot, name, appends } => {

@@ -26,8 +26,8 @@ mod program;
 mod shrink;
 mod wrong;
 
-pub use call::{LockKind, SharedAnswer, SharedCall, SharedName, TimedCall};
-pub use order::{OrderVerdict, RoundRules, find_order};
+pub use call::{SharedAnswer, SharedCall, SharedLockKind, SharedName, TimedCall};
+pub use order::{RoundRules, RoundVerdict, find_order};
 pub use plan::{Offered, RoundPlan, plan_round};
 pub use program::{CallTimes, SharedDir, monotonic_ns, offered_in};
 pub use shrink::shrink;

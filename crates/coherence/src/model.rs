@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A file, by the call that made it.
 pub(crate) type ModelFileId = usize;
 /// A descriptor: the program and its slot.
-pub(crate) type Descriptor = (usize, u8);
+pub(crate) type ModelDescriptor = (usize, u8);
 /// No errno: the program has no such descriptor, by this order.
 pub(crate) const NO_DESCRIPTOR: i32 = -1;
 
@@ -38,10 +38,10 @@ pub(crate) struct ModelLock {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ModelState {
     pub(crate) tree: Arc<ModelTree>,
-    pub(crate) open: BTreeMap<Descriptor, ModelFileId>,
-    pub(crate) locks: BTreeMap<Descriptor, ModelLock>,
+    pub(crate) open: BTreeMap<ModelDescriptor, ModelFileId>,
+    pub(crate) locks: BTreeMap<ModelDescriptor, ModelLock>,
     /// Descriptors through which something was written that is lost: the next fsync must say so.
-    pub(crate) owed: BTreeSet<Descriptor>,
+    pub(crate) owed: BTreeSet<ModelDescriptor>,
 }
 
 impl ModelTree {
@@ -107,7 +107,7 @@ impl ModelState {
             }
             SharedCall::Lock { slot, shared, .. } => {
                 let file = self.file(descriptor(slot))?;
-                let excludes = |(holder, lock): (&Descriptor, &ModelLock)| {
+                let excludes = |(holder, lock): (&ModelDescriptor, &ModelLock)| {
                     *holder != descriptor(slot) && lock.file == file && !(shared && lock.is_shared)
                 };
                 if self.locks.iter().any(excludes) {
@@ -212,18 +212,18 @@ impl ModelState {
     }
 
     /// The file of a descriptor.
-    pub(crate) fn file(&self, descriptor: Descriptor) -> Result<ModelFileId, i32> {
+    pub(crate) fn file(&self, descriptor: ModelDescriptor) -> Result<ModelFileId, i32> {
         self.open.get(&descriptor).copied().ok_or(NO_DESCRIPTOR)
     }
 
-    fn bytes(&mut self, descriptor: Descriptor) -> Result<&mut Vec<u8>, i32> {
+    fn bytes(&mut self, descriptor: ModelDescriptor) -> Result<&mut Vec<u8>, i32> {
         let file = self.file(descriptor)?;
         let file = Arc::make_mut(&mut self.tree).files.get_mut(&file);
         file.map(|file| &mut file.bytes).ok_or(NO_DESCRIPTOR)
     }
 
     /// Writes a word at `at`, or to the end.
-    fn write(&mut self, descriptor: Descriptor, at: Option<usize>, word: [u8; WORD]) -> Result<(), i32> {
+    fn write(&mut self, descriptor: ModelDescriptor, at: Option<usize>, word: [u8; WORD]) -> Result<(), i32> {
         let bytes = self.bytes(descriptor)?;
         let at = at.unwrap_or(bytes.len());
         bytes.resize(bytes.len().max(at + WORD), 0);

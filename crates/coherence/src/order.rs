@@ -27,7 +27,7 @@ use std::collections::HashSet;
 
 /// The outcome of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OrderVerdict {
+pub enum RoundVerdict {
     /// There is an order.
     Found,
     /// There is none.
@@ -46,33 +46,33 @@ pub struct RoundRules {
 }
 
 /// Whether a history has an order.
-pub fn find_order(history: &[TimedCall], rules: RoundRules) -> OrderVerdict {
+pub fn find_order(history: &[TimedCall], rules: RoundRules) -> RoundVerdict {
     let optional = vec![false; history.len()];
     find_order_with(history, &optional, rules)
 }
 
 /// The same, where of some calls it is open whether they took place.
-pub(crate) fn find_order_with(history: &[TimedCall], optional: &[bool], rules: RoundRules) -> OrderVerdict {
+pub(crate) fn find_order_with(history: &[TimedCall], optional: &[bool], rules: RoundRules) -> RoundVerdict {
     let is_shaken =
         |process: usize| history.iter().any(|call| call.process == process && call.known().is_none());
     let shaken = history.iter().map(|call| is_shaken(call.process)).collect();
     let state = ModelState::default();
     let point = SearchPoint {
-        progress: vec![CallProgress::Before; history.len()],
+        progress: vec![OrderProgress::Before; history.len()],
         since: vec![(usize::MAX, state.tree.clone())],
         state,
         losses: rules.losses,
     };
     let mut search = OrderSearch { history, optional, shaken, rules, seen: HashSet::new() };
     match search.succeeds(point) {
-        true => OrderVerdict::Found,
-        false if search.seen.len() >= rules.states_max => OrderVerdict::Undecided,
-        false => OrderVerdict::Missing,
+        true => RoundVerdict::Found,
+        false if search.seen.len() >= rules.states_max => RoundVerdict::Undecided,
+        false => RoundVerdict::Missing,
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum CallProgress {
+enum OrderProgress {
     Before,
     /// The call has found this file; these pieces of its answer have had their instants.
     Begun(ModelFileId, u16),
@@ -84,7 +84,7 @@ const NO_FILE: ModelFileId = usize::MAX;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct SearchPoint {
-    progress: Vec<CallProgress>,
+    progress: Vec<OrderProgress>,
     state: ModelState,
     /// The trees since the last fsync, each with the call that made it. One tree, if nothing may be lost.
     since: Vec<(usize, Arc<ModelTree>)>,
@@ -105,7 +105,7 @@ impl OrderSearch<'_> {
     fn succeeds(&mut self, mut point: SearchPoint) -> bool {
         self.take_what_changes_nothing(&mut point);
         let is_left =
-            |number: &usize| point.progress[*number] != CallProgress::Done && self.is_needed(*number);
+            |number: &usize| point.progress[*number] != OrderProgress::Done && self.is_needed(*number);
         if !(0..self.history.len()).any(|number| is_left(&number)) {
             return true;
         }
@@ -137,7 +137,7 @@ impl OrderSearch<'_> {
 
     /// The calls that may take place now: none that is left has ended before they began.
     fn ready(&self, point: &SearchPoint) -> Vec<usize> {
-        let is_left = |number: &usize| point.progress[*number] != CallProgress::Done;
+        let is_left = |number: &usize| point.progress[*number] != OrderProgress::Done;
         let limit = (0..self.history.len()).filter(is_left).filter(|number| self.is_needed(*number));
         let limit = limit.filter_map(|number| self.history[number].ended).min().unwrap_or(u64::MAX);
         (0..self.history.len())
@@ -155,7 +155,7 @@ impl OrderSearch<'_> {
         };
         // Looks are taken early, and say nothing of the time.
         let changes = self.history.iter().zip(&point.progress).filter(|(call, _)| !call.changed_nothing());
-        changes.into_iter().all(|(call, progress)| *progress != CallProgress::Done || call.begun <= end)
+        changes.into_iter().all(|(call, progress)| *progress != OrderProgress::Done || call.begun <= end)
     }
 
     /// Takes all calls that fit and change nothing, and the pieces of answers that fit.
@@ -170,14 +170,14 @@ impl OrderSearch<'_> {
                 let to = self.without_change(number, point);
                 if to != point.progress[number] {
                     point.progress[number] = to;
-                    is_settled &= to != CallProgress::Done;
+                    is_settled &= to != OrderProgress::Done;
                 }
             }
         }
     }
 
     /// How far a call gets in this state without a change of the state and without a choice.
-    fn without_change(&self, number: usize, point: &SearchPoint) -> CallProgress {
+    fn without_change(&self, number: usize, point: &SearchPoint) -> OrderProgress {
         let TimedCall { process, ref call, .. } = self.history[number];
         let progress = point.progress[number];
         let Some(told) = self.history[number].known() else { return progress };
@@ -190,13 +190,13 @@ impl OrderSearch<'_> {
             && let Ok(file) = point.state.file((process, slot))
             && point.state.tree.files.get(&file).is_none_or(|file| file.is_vague && call.only_looks())
         {
-            return CallProgress::Done; // Lost, or of unknown contents.
+            return OrderProgress::Done; // Lost, or of unknown contents.
         }
         match (progress, told) {
-            (CallProgress::Begun(file, seen), Ok(answer)) if call.only_looks() => {
+            (OrderProgress::Begun(file, seen), Ok(answer)) if call.only_looks() => {
                 self.pieces_at(number, answer, point, file, seen)
             }
-            (CallProgress::Before, Ok(answer)) if call.only_looks() => {
+            (OrderProgress::Before, Ok(answer)) if call.only_looks() => {
                 let file = match *call {
                     SharedCall::Stat { name } | SharedCall::ReadFile { name } => {
                         point.state.tree.find(name).ok()
@@ -207,7 +207,7 @@ impl OrderSearch<'_> {
                 // To find a file by its name is a choice, if some of the answer is still to come.
                 let is_choice = matches!(call, SharedCall::Stat { .. } | SharedCall::ReadFile { .. });
                 match file.map(|file| self.pieces_at(number, answer, point, file, 0)) {
-                    Some(CallProgress::Done) => CallProgress::Done,
+                    Some(OrderProgress::Done) => OrderProgress::Done,
                     Some(to) if !is_choice => to,
                     _ => progress,
                 }
@@ -215,8 +215,8 @@ impl OrderSearch<'_> {
             // A change that changes nothing now may do so later: it is a choice.
             (_, Ok(_)) if self.rules.losses > 0 || !matches!(call, SharedCall::Fsync { .. }) => progress,
             _ => match self.outcome(number, point) {
-                Some((_, is)) if is == *told => CallProgress::Done,
-                _ if self.is_refused_for_a_lock_that_may_be_held(number, point) => CallProgress::Done,
+                Some((_, is)) if is == *told => OrderProgress::Done,
+                _ if self.is_refused_for_a_lock_that_may_be_held(number, point) => OrderProgress::Done,
                 _ => progress,
             },
         }
@@ -225,7 +225,7 @@ impl OrderSearch<'_> {
     /// A lock of a program whose server is gone may be held or not.
     fn is_refused_for_a_lock_that_may_be_held(&self, number: usize, point: &SearchPoint) -> bool {
         let is_refused = self.history[number].result == Some(Err(EAGAIN));
-        is_refused && point.progress[number] == CallProgress::Before && self.shaken.contains(&true)
+        is_refused && point.progress[number] == OrderProgress::Before && self.shaken.contains(&true)
     }
 
     /// The call done in the model, if it is one that may be done as a whole now: the state after it, and its answer.
@@ -233,7 +233,7 @@ impl OrderSearch<'_> {
         let TimedCall { process, ref call, .. } = self.history[number];
         let mut after = point.state.clone();
         let is = match (point.progress[number], call) {
-            (CallProgress::Before, SharedCall::Lock { slot, .. }) => {
+            (OrderProgress::Before, SharedCall::Lock { slot, .. }) => {
                 let held = after.file((process, *slot));
                 let is_lost = |holder: usize| {
                     self.history
@@ -248,9 +248,9 @@ impl OrderSearch<'_> {
                 }
                 after.perform(process, number, call)
             }
-            (CallProgress::Before, _) => after.perform(process, number, call),
-            (CallProgress::Begun(file, _), SharedCall::Link { new, .. }) => after.link_found(file, *new),
-            (CallProgress::Begun(file, _), SharedCall::Rename { new, .. }) => {
+            (OrderProgress::Before, _) => after.perform(process, number, call),
+            (OrderProgress::Begun(file, _), SharedCall::Link { new, .. }) => after.link_found(file, *new),
+            (OrderProgress::Begun(file, _), SharedCall::Rename { new, .. }) => {
                 after.rename_found(file, None, *new)
             }
             _ => return None,
@@ -281,7 +281,7 @@ impl OrderSearch<'_> {
             _ => return None,
         }
         let mut next = point.clone();
-        next.progress[number] = CallProgress::Done;
+        next.progress[number] = OrderProgress::Done;
         if self.rules.losses > 0 {
             if told.is_some() && matches!(call, SharedCall::Fsync { .. }) {
                 next.since = vec![(number, after.tree.clone())];
@@ -295,7 +295,7 @@ impl OrderSearch<'_> {
 
     /// The point at which a call has found the file of its name, and goes on with that.
     fn begun(&self, number: usize, point: &SearchPoint) -> Option<SearchPoint> {
-        if point.progress[number] != CallProgress::Before || self.history[number].known().is_none() {
+        if point.progress[number] != OrderProgress::Before || self.history[number].known().is_none() {
             return None;
         }
         let name = match self.history[number].call {
@@ -305,14 +305,14 @@ impl OrderSearch<'_> {
         };
         let file = point.state.tree.find(name).ok()?;
         let mut next = point.clone();
-        next.progress[number] = CallProgress::Begun(file, 0);
+        next.progress[number] = OrderProgress::Begun(file, 0);
         Some(next)
     }
 
     /// The points after a loss.
     fn after_losses(&self, point: &SearchPoint) -> Vec<SearchPoint> {
         let Some(losses) = point.losses.checked_sub(1) else { return Vec::new() };
-        let is_done = |number: &usize| point.progress[*number] == CallProgress::Done;
+        let is_done = |number: &usize| point.progress[*number] == OrderProgress::Done;
         // All that is done has begun by the time of the loss.
         let now = (0..self.history.len()).filter(is_done).map(|number| self.history[number].begun).max();
         let now = now.unwrap_or(0);
@@ -324,7 +324,7 @@ impl OrderSearch<'_> {
                 let (before, (number, after)) = (&pair[0].1, &pair[1]);
                 let TimedCall { process, ref call, ended, .. } = self.history[*number];
                 if ended.is_none_or(|ended| ended > now) {
-                    next.progress[*number] = CallProgress::Before;
+                    next.progress[*number] = OrderProgress::Before;
                 } else if let Some(descriptor) = call.slot().map(|slot| (process, slot))
                     && let Ok(file) = point.state.file(descriptor)
                     && before.files.get(&file) != after.files.get(&file)
@@ -349,7 +349,7 @@ impl OrderSearch<'_> {
         point: &SearchPoint,
         file: ModelFileId,
         seen: u16,
-    ) -> CallProgress {
+    ) -> OrderProgress {
         let tree = &point.state.tree;
         let fits: Vec<bool> = match (answer, &self.history[number].call) {
             (SharedAnswer::Names(listed), SharedCall::List { dir }) => {
@@ -359,7 +359,7 @@ impl OrderSearch<'_> {
                 names.into_iter().zip(listed).map(is_as_listed).collect()
             }
             (SharedAnswer::Attr { size, links, is_dir }, _) => {
-                let Some(model) = tree.files.get(&file) else { return CallProgress::Done };
+                let Some(model) = tree.files.get(&file) else { return OrderProgress::Done };
                 let has_size = || {
                     let now = model.bytes.len() as u64;
                     model.is_vague
@@ -373,7 +373,7 @@ impl OrderSearch<'_> {
                 }
             }
             (SharedAnswer::Bytes(bytes), _) => {
-                let Some(model) = tree.files.get(&file) else { return CallProgress::Done };
+                let Some(model) = tree.files.get(&file) else { return OrderProgress::Done };
                 let is_there = |(number, word): (usize, &[u8])| {
                     let rest = model.bytes.get(number * WORD..).unwrap_or_default();
                     let is_zero_beyond_the_end = rest.is_empty() && word.iter().all(|byte| *byte == 0);
@@ -383,24 +383,24 @@ impl OrderSearch<'_> {
                 let words = bytes.chunks(WORD).enumerate().map(is_there);
                 std::iter::once(length && !model.is_dir).chain(words).collect()
             }
-            _ => return CallProgress::Begun(file, seen),
+            _ => return OrderProgress::Begun(file, seen),
         };
         // A history of ours has no file of more words.
         let bits = fits.iter().enumerate().take(16);
         let seen = bits.fold(seen, |seen, (bit, fits)| seen | u16::from(*fits) << bit);
         if fits.len() <= 16 && seen.count_ones() as usize == fits.len() {
-            CallProgress::Done
+            OrderProgress::Done
         } else {
-            CallProgress::Begun(file, seen)
+            OrderProgress::Begun(file, seen)
         }
     }
 
     /// The sizes that `file` can have after calls that are still to be done, and that begin before the call `number` ends.
     fn sizes_to_come(&self, number: usize, point: &SearchPoint, file: ModelFileId, now: u64) -> HashSet<u64> {
         let end = self.history[number].ended.unwrap_or(u64::MAX);
-        let is_running = |(call, progress): &(&TimedCall, &CallProgress)| {
+        let is_running = |(call, progress): &(&TimedCall, &OrderProgress)| {
             let slot = call.call.slot().map(|slot| (call.process, slot));
-            **progress == CallProgress::Before
+            **progress == OrderProgress::Before
                 && call.begun <= end
                 && slot.is_some_and(|descriptor| point.state.file(descriptor) == Ok(file))
         };

@@ -1,7 +1,7 @@
 //! Tests of the search, the shrinking and the words: histories that have an order, and those of broken file systems.
 
 use super::*;
-use crate::call::{ENOENT, LockKind};
+use crate::call::{ENOENT, SharedLockKind};
 use crate::{shrink, what_is_wrong};
 
 const RULES: RoundRules = RoundRules { losses: 0, states_max: 100_000 };
@@ -48,14 +48,14 @@ fn with(calls: &[TimedCall]) -> Vec<TimedCall> {
 }
 
 fn assert_found(history: &[TimedCall]) {
-    assert_eq!(find_order(history, RULES), OrderVerdict::Found, "{history:#?}");
+    assert_eq!(find_order(history, RULES), RoundVerdict::Found, "{history:#?}");
 }
 
 /// Asserts that there is no order, that it is said so, and gives how many calls are left.
 fn assert_wrong(history: &[TimedCall], said: &str) -> usize {
-    assert_eq!(find_order(history, RULES), OrderVerdict::Missing, "{history:#?}");
+    assert_eq!(find_order(history, RULES), RoundVerdict::Missing, "{history:#?}");
     let fewest = shrink(history, RULES);
-    assert_eq!(find_order(&fewest, RULES), OrderVerdict::Missing, "{fewest:#?}");
+    assert_eq!(find_order(&fewest, RULES), RoundVerdict::Missing, "{fewest:#?}");
     let wrong = what_is_wrong(&fewest);
     let told: Vec<String> = fewest
         .iter()
@@ -67,7 +67,7 @@ fn assert_wrong(history: &[TimedCall], said: &str) -> usize {
 
 #[test]
 fn each_fault_is_named_by_few_calls() {
-    let lock = |shared| SharedCall::Lock { slot: 0, shared, kind: LockKind::Flock };
+    let lock = |shared| SharedCall::Lock { slot: 0, shared, kind: SharedLockKind::Flock };
     let twice = [at(0, (10, 11), lock(false), OK), at(1, (12, 13), lock(true), OK)];
     assert_eq!(assert_wrong(&with(&twice), "a lock held twice"), 4);
     let winners = [at(0, (0, 10), create(0, X), OK), at(1, (2, 9), create(0, X), OK)];
@@ -87,7 +87,7 @@ fn each_fault_is_named_by_few_calls() {
         at(1, (6, 7), SharedCall::Read { slot: 0 }, bytes(&[A])),
         at(0, (10, 11), lock(false), OK),
         at(0, (12, 13), SharedCall::Write { slot: 0, offset: 0, word: B }, OK),
-        at(0, (14, 15), SharedCall::Unlock { slot: 0, kind: LockKind::Flock }, OK),
+        at(0, (14, 15), SharedCall::Unlock { slot: 0, kind: SharedLockKind::Flock }, OK),
         at(1, (16, 17), lock(false), OK),
         at(1, (18, 19), SharedCall::Read { slot: 0 }, bytes(&[A])),
     ];
@@ -149,7 +149,7 @@ fn words_and_length_of_a_read_have_instants_of_their_own() {
     let torn = at(2, (10, 40), SharedCall::ReadFile { name: X }, bytes(&[A, *b"cccccccc"]));
     assert_found(&with(&[changes.to_vec(), vec![torn.clone()]].concat()));
     let late = TimedCall { begun: 41, ended: Some(42), ..torn };
-    assert_eq!(find_order(&with(&[changes.to_vec(), vec![late]].concat()), RULES), OrderVerdict::Missing);
+    assert_eq!(find_order(&with(&[changes.to_vec(), vec![late]].concat()), RULES), RoundVerdict::Missing);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_size_shows_before_its_bytes_only_while_the_write_has_not_returned() {
         ])
     };
     assert_found(&history(20));
-    assert_eq!(find_order(&history(11), RULES), OrderVerdict::Missing);
+    assert_eq!(find_order(&history(11), RULES), RoundVerdict::Missing);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_call_with_an_unknown_answer_has_taken_place_or_not() {
     let unknown = TimedCall { process: 0, call: append, begun: 10, ended: None, result: None };
     let there = at(1, (20, 21), SharedCall::Read { slot: 0 }, bytes(&[A, B]));
     let gone = at(1, (22, 23), SharedCall::Read { slot: 0 }, bytes(&[A]));
-    assert_eq!(find_order(&with(&[unknown, there, gone]), RULES), OrderVerdict::Missing);
+    assert_eq!(find_order(&with(&[unknown, there, gone]), RULES), RoundVerdict::Missing);
 }
 
 #[test]
@@ -190,17 +190,17 @@ fn changes_may_be_lost_by_the_rules_alone_and_not_what_an_fsync_has_confirmed() 
     let gone = at(1, (20, 21), SharedCall::Read { slot: 0 }, bytes(&[A]));
     let (lost, kept) = (with(&[append.clone(), gone.clone()]), with(&[append, confirmed, gone]));
     let with_losses = RoundRules { losses: 1, ..RULES };
-    assert_eq!(find_order(&lost, RULES), OrderVerdict::Missing);
-    assert_eq!(find_order(&lost, with_losses), OrderVerdict::Found);
-    assert_eq!(find_order(&kept, with_losses), OrderVerdict::Missing);
+    assert_eq!(find_order(&lost, RULES), RoundVerdict::Missing);
+    assert_eq!(find_order(&lost, with_losses), RoundVerdict::Found);
+    assert_eq!(find_order(&kept, with_losses), RoundVerdict::Missing);
 }
 
 #[test]
 fn no_loss_explains_a_lock_that_is_held_twice() {
-    let lock = || SharedCall::Lock { slot: 0, shared: false, kind: LockKind::Flock };
+    let lock = || SharedCall::Lock { slot: 0, shared: false, kind: SharedLockKind::Flock };
     let twice = with(&[at(0, (10, 11), lock(), OK), at(1, (12, 13), lock(), OK)]);
     let rules = RoundRules { losses: 2, ..RULES };
-    assert_eq!(find_order(&twice, rules), OrderVerdict::Missing);
+    assert_eq!(find_order(&twice, rules), RoundVerdict::Missing);
     assert_eq!(what_is_wrong(&shrink(&twice, rules)), "a lock held twice");
 }
 
@@ -216,5 +216,5 @@ fn a_search_that_takes_too_long_is_given_up() {
     let read = at(0, (50, 51), SharedCall::Read { slot: 0 }, bytes(&[B]));
     let history: Vec<_> = shared_file().into_iter().chain(opens).chain(writes).chain([read]).collect();
     let few = RoundRules { states_max: 1000, ..RULES };
-    assert_eq!(find_order(&history, few), OrderVerdict::Undecided);
+    assert_eq!(find_order(&history, few), RoundVerdict::Undecided);
 }

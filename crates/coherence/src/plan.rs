@@ -1,6 +1,6 @@
 //! Plan: the calls of a round, by chance: who makes which, and how long a program pauses before each.
 
-use crate::call::{LockKind, NAMES, SharedCall, SharedName, WORD};
+use crate::call::{NAMES, SharedCall, SharedLockKind, SharedName, WORD};
 use serde::{Deserialize, Serialize};
 use sluice_sync::random::Random;
 
@@ -32,7 +32,7 @@ pub struct RoundPlan {
 enum RoundSubject {
     Names,
     Contents,
-    Locks(LockKind),
+    Locks(SharedLockKind),
     All,
 }
 
@@ -46,9 +46,9 @@ struct PlanDraw<'r> {
 /// Draws a round for so many programs.
 pub fn plan_round(random: &mut Random, programs: usize, offered: Offered) -> RoundPlan {
     let kind = match (offered.flock, offered.posix) {
-        (true, true) => Some(random.pick(&[LockKind::Flock, LockKind::Posix])),
-        (true, false) => Some(LockKind::Flock),
-        (false, true) => Some(LockKind::Posix),
+        (true, true) => Some(random.pick(&[SharedLockKind::Flock, SharedLockKind::Posix])),
+        (true, false) => Some(SharedLockKind::Flock),
+        (false, true) => Some(SharedLockKind::Posix),
         (false, false) => None,
     };
     let subject = match (random.below(10), kind) {
@@ -147,7 +147,7 @@ impl PlanDraw<'_> {
         calls
     }
 
-    fn under_locks(&mut self, program: usize, kind: LockKind) -> Vec<SharedCall> {
+    fn under_locks(&mut self, program: usize, kind: SharedLockKind) -> Vec<SharedCall> {
         let appends = self.random.chance(50);
         let mut calls = vec![SharedCall::Open { slot: 0, name: SharedName(0), appends }];
         for _ in 0..2 {
@@ -164,7 +164,7 @@ impl PlanDraw<'_> {
         calls
     }
 
-    fn any(&mut self, program: usize, kind: Option<LockKind>) -> SharedCall {
+    fn any(&mut self, program: usize, kind: Option<SharedLockKind>) -> SharedCall {
         let shared = self.random.chance(30);
         match (self.random.below(100), kind) {
             (0..40, _) => self.about_names(),
@@ -221,7 +221,8 @@ mod tests {
     fn calls_that_are_not_offered_are_not_drawn() {
         let calls = calls(200, Offered { links: false, flock: false, posix: true });
         assert!(!calls.iter().any(|call| matches!(call, SharedCall::Link { .. })));
-        let is_flock = |call: &SharedCall| matches!(call, SharedCall::Lock { kind: LockKind::Flock, .. });
+        let is_flock =
+            |call: &SharedCall| matches!(call, SharedCall::Lock { kind: SharedLockKind::Flock, .. });
         assert!(!calls.iter().any(is_flock));
         assert!(calls.iter().any(|call| matches!(call, SharedCall::Lock { .. })));
     }

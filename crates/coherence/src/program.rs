@@ -1,6 +1,6 @@
 //! Program: makes the calls in a directory, and notes the times and the answers.
 
-use crate::call::{DIRS, LockKind, SharedAnswer, SharedCall, SharedName};
+use crate::call::{DIRS, SharedAnswer, SharedCall, SharedLockKind, SharedName};
 use crate::plan::{Offered, last_looks};
 use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, pread, pwrite, write};
@@ -28,7 +28,7 @@ pub fn monotonic_ns() -> u64 {
 struct OpenSlot {
     descriptor: OwnedFd,
     appends: bool,
-    lock: Option<LockKind>,
+    lock: Option<SharedLockKind>,
 }
 
 /// A program's view of the directory of one round.
@@ -71,7 +71,7 @@ impl SharedDir {
             let unlock = open.and_then(|open| open.lock).map(|kind| SharedCall::Unlock { slot, kind });
             unlock.into_iter().chain(open.map(|_| SharedCall::Close { slot })).collect::<Vec<_>>()
         };
-        let is_locked_by_process = self.open.values().any(|open| open.lock == Some(LockKind::Posix));
+        let is_locked_by_process = self.open.values().any(|open| open.lock == Some(SharedLockKind::Posix));
         match (planned, slot, open) {
             (SharedCall::Create { .. } | SharedCall::Open { .. }, Some(slot), _) => {
                 let mut calls = ends(slot);
@@ -205,7 +205,7 @@ pub fn offered_in(base: &Path, name: &str) -> Result<Offered, Errno> {
         let is_free = lock(&descriptor, kind, FlockOperation::NonBlockingLockExclusive);
         is_free.and_then(|()| lock(&descriptor, kind, FlockOperation::NonBlockingUnlock)).is_ok()
     };
-    let (flock, posix) = (locks(LockKind::Flock), locks(LockKind::Posix));
+    let (flock, posix) = (locks(SharedLockKind::Flock), locks(SharedLockKind::Posix));
     let links = fs::link(&file, &other).and_then(|()| fs::unlinkat(CWD, &other, AtFlags::empty())).is_ok();
     drop(descriptor);
     fs::unlink(&file)?;
@@ -232,10 +232,10 @@ fn attributes(stat: &fs::Stat) -> SharedAnswer {
     }
 }
 
-fn lock(file: &OwnedFd, kind: LockKind, operation: FlockOperation) -> Result<(), Errno> {
+fn lock(file: &OwnedFd, kind: SharedLockKind, operation: FlockOperation) -> Result<(), Errno> {
     let outcome = match kind {
-        LockKind::Flock => fs::flock(file, operation),
-        LockKind::Posix => fs::fcntl_lock(file, operation),
+        SharedLockKind::Flock => fs::flock(file, operation),
+        SharedLockKind::Posix => fs::fcntl_lock(file, operation),
     };
     // POSIX has both for a lock that is held.
     outcome.map_err(|errno| if errno == Errno::ACCESS { Errno::AGAIN } else { errno })

@@ -8,14 +8,14 @@
 //!   inexplicable call is about stay, though: a reader wants to see them.
 
 use crate::call::{NAMES, SharedAnswer, SharedCall, SharedName, TimedCall};
-use crate::order::{OrderVerdict, RoundRules, find_order_with};
+use crate::order::{RoundRules, RoundVerdict, find_order_with};
 
 /// The shrunken history in the order of ends, with the call last that cannot be explained. `history` must have no order.
 pub fn shrink(history: &[TimedCall], rules: RoundRules) -> Vec<TimedCall> {
     let mut calls = history.to_vec();
     calls.sort_by_key(|call| call.ended.unwrap_or(u64::MAX));
     let has_none = |calls: &[TimedCall], optional: &[bool]| {
-        find_order_with(calls, optional, rules) == OrderVerdict::Missing
+        find_order_with(calls, optional, rules) == RoundVerdict::Missing
     };
     calls = earliest(&calls, &has_none);
     let culprit = calls.iter().rposition(|call| call.known().is_some()).unwrap_or(0);

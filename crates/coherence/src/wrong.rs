@@ -164,7 +164,14 @@ fn about_attributes(culprit: &TimedCall, before: &[TimedCall], size: u64, links:
     let appends = |call: &TimedCall| {
         call.is_ok() && call.process == culprit.process && matches!(call.call, SharedCall::Append { .. })
     };
-    if before.iter().any(appends) && !before.iter().any(is_truncate) {
+    // By the changes that are shown the file is at least so long.
+    let least = before.iter().filter(|call| call.is_ok()).fold(0, |size: u64, call| match call.call {
+        SharedCall::Append { .. } => size + WORD as u64,
+        SharedCall::Write { offset, .. } => size.max(offset + WORD as u64),
+        SharedCall::Truncate { size, .. } => size,
+        _ => size,
+    });
+    if before.iter().any(appends) && size < least {
         return format!("lost append: the size is {size} after it");
     }
     if before.iter().any(changes_links) && !before.iter().any(changes_size) {

@@ -27,7 +27,7 @@ pub(super) const CHECK_COHERENCE_EXAMPLES: &str = "\
 One program on each directory makes calls at the same time as the others: create, open, read, write, append, truncate,
 rename, link, unlink, mkdir, rmdir, readdir, stat, flock and fcntl locks. All that the programs were told must have one
 order, as on a local file system. Else the fewest calls that are found without such an order are printed. The programs
-work in a new directory sluice-coherence-N of the tree, which is removed at the end. docs/coherence.md says which promises
+work in a new directory sluice-coherence-PID-NUMBER of the tree, which is removed at the end. docs/coherence.md says which promises
 are checked, and which are not.
 Exit status: 0 coherent, 1 incoherent, 2 the check could not be made.
 

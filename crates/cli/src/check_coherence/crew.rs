@@ -1,10 +1,10 @@
-//! Crew: the programs, one for each directory: started, asked, given up and replaced.
+//! MountCrew: the programs, one for each directory: started, asked, given up and replaced.
 
 use super::worker::{WorkerOrder, WorkerReply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sluice_coherence::TimedCall;
-use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::failure::{Context, Result};
 use sluice_console::interrupt::Interrupt;
 use sluice_console::program::this_program;
 use sluice_sync::thread;
@@ -22,7 +22,7 @@ const WAITS: u32 = 200;
 /// Removal of what was made is tried for so long: other mounts may still have files open.
 const REMOVE_WITHIN: Duration = Duration::from_secs(10);
 
-pub(super) struct Crew<'i> {
+pub(super) struct MountCrew<'i> {
     members: Vec<CrewMember>,
     timeout: Duration,
     interrupt: &'i Interrupt,
@@ -52,9 +52,9 @@ impl RunningWorker {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         // One that hangs for ever in a call would keep open what the reader of our messages waits for.
         command.stderr(Stdio::null());
-        let mut child = command.spawn().context(|| "cannot start a program on the mount")?;
+        let mut child = command.spawn().context(|| dir.display().to_string())?;
         let (Some(orders), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Failure::Failed("a program has no pipes".into()));
+            return Err(std::io::Error::from(ErrorKind::BrokenPipe).into());
         };
         rustix::io::ioctl_fionbio(&replies, true).map_err(std::io::Error::from)?;
         Ok(RunningWorker { child, orders, replies, rest: Vec::new(), ready: VecDeque::new() })
@@ -102,17 +102,21 @@ fn is_last(reply: &WorkerReply) -> bool {
     !matches!(reply, WorkerReply::Begun(..) | WorkerReply::Ended(..))
 }
 
-impl<'i> Crew<'i> {
+impl<'i> MountCrew<'i> {
     /// A program on each directory.
     ///
     /// # Errors
     /// One cannot be started.
-    pub(super) fn start(dirs: &[PathBuf], timeout: Duration, interrupt: &'i Interrupt) -> Result<Crew<'i>> {
+    pub(super) fn start(
+        dirs: &[PathBuf],
+        timeout: Duration,
+        interrupt: &'i Interrupt,
+    ) -> Result<MountCrew<'i>> {
         let start = |dir: &PathBuf| {
             let dir = std::path::absolute(dir).context(|| dir.display().to_string())?;
             Ok(CrewMember { running: Some(RunningWorker::start(&dir)?), dir })
         };
-        Ok(Crew { members: dirs.iter().map(start).collect::<Result<_>>()?, timeout, interrupt })
+        Ok(MountCrew { members: dirs.iter().map(start).collect::<Result<_>>()?, timeout, interrupt })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -229,7 +233,7 @@ impl<'i> Crew<'i> {
         loop {
             for dir in &dirs {
                 let order = WorkerOrder::Remove(base.to_owned());
-                let Ok(mut one) = Crew::start(std::slice::from_ref(dir), REMOVE_WITHIN, &never) else {
+                let Ok(mut one) = MountCrew::start(std::slice::from_ref(dir), REMOVE_WITHIN, &never) else {
                     continue;
                 };
                 let reply = one.ask_one(0, &order);
@@ -246,7 +250,7 @@ impl<'i> Crew<'i> {
     }
 }
 
-impl Drop for Crew<'_> {
+impl Drop for MountCrew<'_> {
     fn drop(&mut self) {
         for member in &mut self.members {
             member.running.take().into_iter().for_each(RunningWorker::give_up);

@@ -144,11 +144,15 @@ impl CoherenceReport {
         Ok(json)
     }
 
-    /// At least one half of the calls was answered, and one half of the rounds decided: else there is no verdict.
+    /// At least one half of the calls was answered, and one half of the rounds made and decided: else there is no verdict.
     fn is_judged(&self) -> bool {
         let unknown: u64 = self.unknown.values().sum();
         self.counterexample.is_some()
-            || self.rounds > 0 && unknown * 2 <= self.calls && self.undecided * 2 <= self.rounds
+            || self.has_rounds() && unknown * 2 <= self.calls && self.undecided * 2 <= self.rounds
+    }
+
+    fn has_rounds(&self) -> bool {
+        self.rounds > self.blocked
     }
 
     pub(super) fn text(&mut self) -> String {
@@ -214,13 +218,11 @@ impl CoherenceReport {
         }
         if !self.is_judged() {
             let text = match self.errors.iter().max_by_key(|errors| errors.calls) {
-                Some(most) => format!(
-                    "{}: most calls fail ({}): cure that and check again",
-                    most.directory.display(),
-                    most.error
-                ),
-                None if self.rounds == 0 => {
-                    "no round could be made: give more --seconds, or cure the mounts".to_owned()
+                _ if !self.has_rounds() => {
+                    "most rounds could not begin: give more --seconds, or cure the mounts".to_owned()
+                }
+                Some(UnknownAnswers { directory, error, .. }) => {
+                    format!("{}: most calls fail ({error}): cure that and check again", directory.display())
                 }
                 None => "too few rounds were decided: give fewer directories".to_owned(),
             };

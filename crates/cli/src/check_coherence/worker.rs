@@ -36,7 +36,6 @@ pub(super) enum WorkerOrder {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum WorkerReply {
     Done,
-    Exists,
     Failed(String),
     Offered(Offered),
     /// A call begins.
@@ -49,7 +48,6 @@ impl From<io::Result<()>> for WorkerReply {
     fn from(outcome: io::Result<()>) -> WorkerReply {
         match outcome {
             Ok(()) => WorkerReply::Done,
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => WorkerReply::Exists,
             Err(error) => WorkerReply::Failed(error.to_string()),
         }
     }

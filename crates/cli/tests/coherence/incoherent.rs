@@ -37,6 +37,8 @@ pub(super) enum Fault {
     UnlinkedOpens,
     /// Removed bytes come back after a millisecond.
     TruncateUndone,
+    /// The names of the check are refused: no incoherence.
+    Refuses,
 }
 
 const ALWAYS: u64 = 1;
@@ -186,6 +188,7 @@ impl Kernel {
         let mut tree = shared.lock().expect("no panic");
         let ok = Ok(Answer::default());
         match opcode {
+            1 if self.fault == Fault::Refuses && ["x", "y"].contains(&&*body.name(0)) => Err(Errno::IO),
             1 => {
                 let found = tree.find(node, &body.name(0));
                 drop(tree);
