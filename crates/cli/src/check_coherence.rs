@@ -101,7 +101,7 @@ fn refusal(crew: &MountCrew<'_>, member: usize, what: &str, reply: &WorkerReply)
     Failure::Usage(format!("{}: {what}{why}", crew.dir(member).display()))
 }
 
-/// Checks that all directories show what is made in the first one, and finds out which calls all of them have.
+/// Checks that all directories show a file of the first directory, and finds the calls that all mounts offer.
 fn require_one_tree(crew: &mut MountCrew<'_>, base: &Path) -> Result<Offered> {
     let token = format!("{:016x}", fresh_seed());
     let marker = base.join("tree");
@@ -194,7 +194,7 @@ fn judge(history: &[TimedCall], has_nemesis: bool, report: &mut CoherenceReport)
     })
 }
 
-/// Has the programs make the calls of a round. None if no directory can be made for it.
+/// Has the programs make the calls of a round. None if the mounts refuse its directories.
 fn round(
     crew: &mut MountCrew<'_>,
     base: &Path,

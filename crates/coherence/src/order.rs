@@ -228,7 +228,7 @@ impl OrderSearch<'_> {
         is_refused && point.progress[number] == OrderProgress::Before && self.shaken.contains(&true)
     }
 
-    /// The call done in the model, if it is one that may be done as a whole now: the state after it, and its answer.
+    /// The state after a call and its answer in the model, unless the call is a look whose pieces have instants of their own.
     fn outcome(&self, number: usize, point: &SearchPoint) -> Option<(ModelState, Result<SharedAnswer, i32>)> {
         let TimedCall { process, ref call, .. } = self.history[number];
         let mut after = point.state.clone();

@@ -227,9 +227,14 @@ fn contents(file: &OwnedFd) -> Result<SharedAnswer, Errno> {
 fn attributes(stat: &fs::Stat) -> SharedAnswer {
     SharedAnswer::Attr {
         size: u64::try_from(stat.st_size).unwrap_or(u64::MAX),
-        links: stat.st_nlink as u64,
+        links: links_of(stat),
         is_dir: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
     }
+}
+
+#[allow(clippy::unnecessary_cast, reason = "the field has fewer bits on some machines")]
+fn links_of(stat: &fs::Stat) -> u64 {
+    stat.st_nlink as u64
 }
 
 fn lock(file: &OwnedFd, kind: SharedLockKind, operation: FlockOperation) -> Result<(), Errno> {

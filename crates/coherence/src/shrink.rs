@@ -1,7 +1,7 @@
 //! Shrink: few calls of a history that have no order by themselves.
 //!
 //! Each step leaves a history whose calls had an order if those of the history before it had one, so that what is left proves the fault:
-//! - all calls after the first one that cannot be explained are left out, and those that had not ended by then are open;
+//! - calls that begin after the first inexplicable answer are left out, and calls that still run at that time have no answer;
 //! - calls on names that no call connects with the others are left out;
 //! - a call that only looks, or that was refused, is left out;
 //! - of a call that changes something it is left open whether it took place. The last changes of the names and the file that the
@@ -68,7 +68,7 @@ fn earliest(calls: &[TimedCall], has_none: &dyn Fn(&[TimedCall], &[bool]) -> boo
         let calls = until(end);
         has_none(&calls, &vec![false; calls.len()])
     };
-    // What has no order has none with more calls.
+    // A history without an order gets none by more calls.
     let first = ends.partition_point(|end| !fails(*end));
     match ends.get(first) {
         Some(end) => {

@@ -19,7 +19,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// The end of a killed program is awaited so often, a millisecond each; one that hangs in a call of a dead mount is left to init.
 const WAITS: u32 = 200;
-/// Removal of what was made is tried for so long: other mounts may still have files open.
+/// The removal of the base directory is tried for this time: other mounts may still have files open.
 const REMOVE_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) struct MountCrew<'i> {

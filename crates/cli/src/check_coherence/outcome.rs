@@ -47,7 +47,7 @@ struct UnknownAnswers {
 pub(super) struct Counterexample {
     wrong: String,
     calls: Vec<CounterexampleCall>,
-    /// Other calls of the round, which change nothing of that.
+    /// Number of the other calls of the round.
     others: usize,
     /// All calls of the round.
     round: Vec<CounterexampleCall>,

@@ -40,7 +40,7 @@ pub(super) enum WorkerReply {
     Offered(Offered),
     /// A call begins.
     Begun(SharedCall, u64),
-    /// It has this begin, this end and this answer.
+    /// A call has ended: its begin, its end and its answer.
     Ended(u64, u64, std::result::Result<SharedAnswer, i32>),
 }
 

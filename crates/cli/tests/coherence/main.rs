@@ -61,6 +61,8 @@ const OF_NAMES: &[&str] = &[
     "stale size",
     "stale readdir",
 ];
+/// Bytes that are wrong may be the fault of any call on the file.
+const OF_BYTES: &[&str] = &["a read of old bytes", "lost append", "a truncate undone", "stale size"];
 /// Checks of a mount with a fault, one of which gives it its own name.
 const CHECKS: u32 = 60;
 
@@ -69,20 +71,16 @@ fn each_planted_fault_is_found_and_named() {
     let test = "each_planted_fault_is_found_and_named";
     // The name of the fault, and others that the same fault deserves: old bytes are a size, too.
     for (fault, name, others) in [
-        (Fault::StaleSize, "stale size", ["a truncate undone", "lost append"].as_slice()),
-        (
-            Fault::StaleName,
-            "stale name",
-            &["a rename seen half", "an unlinked name still opens", "stale readdir"],
-        ),
-        (Fault::LostAppend, "lost append", &["stale size", "a read of old bytes"]),
+        (Fault::StaleSize, "stale size", OF_BYTES),
+        (Fault::StaleName, "stale name", OF_NAMES),
+        (Fault::LostAppend, "lost append", OF_BYTES),
         (Fault::TwoWinners, "two O_EXCL winners", &[]),
         (Fault::LockHeldTwice, "a lock held twice", &[]),
-        (Fault::OldBytes, "a read of old bytes after a lock", &["a read of old bytes"]),
+        (Fault::OldBytes, "a read of old bytes after a lock", OF_BYTES),
         (Fault::StaleReaddir, "stale readdir", &[]),
         (Fault::RenameSeenHalf, "a rename seen half", OF_NAMES),
         (Fault::UnlinkedOpens, "an unlinked name still opens", OF_NAMES),
-        (Fault::TruncateUndone, "a truncate undone", &["stale size", "a read of old bytes"]),
+        (Fault::TruncateUndone, "a truncate undone", OF_BYTES),
     ] {
         let Some((_scratch, dirs, _mounts)) = with_fault(test, fault) else { return };
         let mut is_named = false;
