@@ -2,6 +2,7 @@
 
 mod child;
 mod cluster;
+mod coherence;
 mod crash;
 #[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
 mod lab;
@@ -12,6 +13,7 @@ mod streams;
 mod workspace;
 
 pub(crate) use cluster::{ClusterAction, Watched};
+pub(crate) use coherence::CheckCoherence;
 pub(crate) use crash::{CrashMoments, CrashTest};
 pub(crate) use lock::{DlmAction, LockCommand, WantedLock};
 pub(crate) use store::Fsck;
@@ -21,6 +23,7 @@ pub(crate) use {child::Child, lab::LabCommand, quota::QuotaArgs};
 use crate::key_source::KeySource;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use coherence::CHECK_COHERENCE_EXAMPLES;
 use crash::CRASH_TEST_EXAMPLES;
 use std::{ffi::OsString, path::PathBuf};
 use store::{INFO_EXAMPLES, KEY_EXAMPLES, MKFS_EXAMPLES};
@@ -308,6 +311,9 @@ pub(crate) enum Command {
         after_help = CRASH_TEST_EXAMPLES
     )]
     CrashTest(CrashTest),
+    /// Check that several mounts of one tree show one file system to programs that use them at once
+    #[command(after_help = CHECK_COHERENCE_EXAMPLES)]
+    CheckCoherence(CheckCoherence),
     /// Run a command on a file system of its own
     #[command(
         override_usage = "sluice run [--ram | STORE] [-o OPT,...] -- COMMAND...",

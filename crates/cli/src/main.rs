@@ -7,6 +7,7 @@
 mod args;
 #[cfg_attr(not(feature = "s3"), path = "no_bucket.rs")]
 mod bucket;
+mod check_coherence;
 #[cfg_attr(not(feature = "cluster"), path = "no_cluster.rs")]
 mod cluster;
 #[cfg(feature = "cluster")]
@@ -196,6 +197,7 @@ fn perform(command: Command) -> Result<u8> {
             let options = [OsStr::new("-o"), OsStr::new(&options)];
             return run_in_mount::run_in_mount(&this_program()?, store.as_deref(), &options, &command);
         }
+        Command::CheckCoherence(args) => return check_coherence::check_coherence(&args),
         Command::CrashTest(args) => return Ok(crash_test::crash_test(&args)),
         Command::Locks { table, json, hot, dir } => watch::locks(&dir, table, json, hot)?,
         Command::Cluster { action } => cluster::perform(action)?,
@@ -234,6 +236,7 @@ fn perform_as_child(child: Child) -> Result<u8> {
     match child {
         Child::HoldLock { file } => demo::hold_until_told(&file)?,
         Child::LockRounds { file, rounds } => demo::lock_rounds(&file, rounds)?,
+        Child::CoherenceWorker { dir } => check_coherence::work(&dir)?,
         Child::LockMember(request) => return cluster::hold_lock(&request),
         Child::Locked { parent, command } => return cluster::become_locked(parent, &command),
     }

@@ -14,6 +14,8 @@ pub(crate) enum Child {
     LockRounds { file: PathBuf, rounds: u32 },
     /// Have a lock of a cluster until standard input ends, for `sluice lock`
     LockMember(WantedLock),
+    /// Make calls in DIR by orders from standard input, for `sluice check-coherence`
+    CoherenceWorker { dir: PathBuf },
     /// Become a command that ends when process PARENT does
     Locked {
         parent: i32,

@@ -17,17 +17,31 @@ const ABOVE_SYNC: &[&str] = &[
     "fuse",
     "cluster",
     "console",
+    "coherence",
     "lock-zoo",
     "lab",
     "cli",
 ];
 /// Those of them that are part of the product.
-const PRODUCT: &[&str] =
-    &["locks", "membership", "dlm", "vfs", "trees", "store", "bucket", "fuse", "cluster", "console", "cli"];
+const PRODUCT: &[&str] = &[
+    "locks",
+    "membership",
+    "dlm",
+    "vfs",
+    "trees",
+    "store",
+    "bucket",
+    "fuse",
+    "cluster",
+    "console",
+    "coherence",
+    "cli",
+];
 /// The floors, lowest first: a crate may use only crates that come before it.
 const FLOORS: &[&str] = &[
     "machine",
     "sync",
+    "coherence",
     "store",
     "bucket",
     "locks",
