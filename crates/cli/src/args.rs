@@ -9,6 +9,7 @@ mod lock;
 mod quota;
 mod store;
 mod streams;
+mod upgrade;
 mod workspace;
 
 pub(crate) use cluster::{ClusterAction, Watched};
@@ -378,6 +379,12 @@ pub(crate) enum Command {
     },
     /// Watch a mount, or all nodes of a cluster: requests per second, waiting locks, memory, what is not durable
     Top(Watched),
+    /// Replace the program that serves a mount by this one, while programs use the mount
+    #[command(after_help = upgrade::UPGRADE_EXAMPLES)]
+    Upgrade {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+    },
     #[command(flatten)]
     Lab(LabCommand),
     /// Print a completion script
@@ -571,4 +578,7 @@ pub(crate) struct Mount {
     /// A holder keeps the mount; standard input leads to it
     #[arg(long, hide = true, requires = "foreground", conflicts_with = "attached")]
     pub(crate) held: bool,
+    /// The holder of a mount, as a new program; standard input tells what it must know
+    #[arg(long, hide = true, requires = "foreground", conflicts_with_all = ["attached", "held"])]
+    pub(crate) keeps: bool,
 }

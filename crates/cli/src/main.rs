@@ -28,8 +28,10 @@ mod failures;
 mod fault;
 mod figures;
 mod footing;
+mod heed;
 mod holder;
 mod holder_link;
+mod holder_upgrade;
 mod key_source;
 mod keys;
 mod lab_program;
@@ -57,10 +59,12 @@ mod run_in_mount;
 mod screens;
 mod scrub;
 mod serve;
+mod server_process;
 mod storage;
 mod store;
 mod streams;
 mod system_log;
+mod upgrade;
 mod watch;
 mod workspace;
 #[cfg(feature = "cluster")]
@@ -211,6 +215,7 @@ fn perform(command: Command) -> Result<u8> {
                 return Err(Failure::Usage("top: give a directory of a mount, or --cluster CLUSTER".into()));
             }
         },
+        Command::Upgrade { dir } => upgrade::upgrade(&dir)?,
         Command::Lab(_) => return lab_program::run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();

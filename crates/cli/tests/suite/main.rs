@@ -27,4 +27,5 @@ mod schedule;
 mod scrub;
 mod store;
 mod streams;
+mod upgrade;
 mod writeback;

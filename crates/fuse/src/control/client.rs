@@ -329,7 +329,7 @@ fn connect_by_name(device: (u32, u32)) -> io::Result<Option<UnixStream>> {
 const ENDED: &str = "the server of the mount ended before it answered: mount again, and see whether the order was carried out";
 
 /// The answer behind the first line, or that line as an error.
-fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
+pub(super) fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
     if answer.is_empty() {
         return Err(io::Error::new(ErrorKind::UnexpectedEof, ENDED));
     }

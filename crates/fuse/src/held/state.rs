@@ -1,8 +1,10 @@
 //! HeldState: the knowledge that the server of a held mount has beside that of other mounts.
 
 use super::changes::ChangeFile;
+use super::leave::PassOn;
 use super::lost::ToldLosses;
-use sluice_sync::atomic::AtomicU64;
+use sluice_sync::OnceLock;
+use sluice_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::collections::{BTreeMap, HashMap};
 
 /// A held mount, as its server has it.
@@ -21,6 +23,12 @@ pub(crate) struct HeldState {
     pub(super) holder: Option<rustix::process::Pid>,
     /// The number of the next worker. *atomic (stands alone)*
     pub(super) next_worker: AtomicU64,
+    /// Workers begin with no request: the server leaves. *atomic (no label: SeqCst)*
+    pub(super) leaves: AtomicBool,
+    /// Workers that keep a request because of that. *atomic (no label: SeqCst)*
+    pub(super) kept: AtomicUsize,
+    /// Where orders to replace the server go. *immutable once set*
+    pub(crate) pass_on: OnceLock<PassOn>,
 }
 
 /// How often the server of a mount was started again.
