@@ -66,23 +66,41 @@ pub(crate) fn heed(link: &Arc<HolderLink>, server: HeldServer) -> io::Result<()>
     let link = link.clone();
     let heeds = move || {
         while let Ok(Some(word)) = link.hear() {
-            let answer = match word {
-                HolderMessage::Push => {
-                    server.push();
-                    HolderMessage::Pushed
+            let heeded = match word {
+                HolderMessage::Look => {
+                    let (answered, serving) = server.counts();
+                    link.say(&HolderMessage::Answered(answered, serving))
                 }
-                HolderMessage::Leave => match server.leave() {
-                    Ok(()) => leave(&link),
-                    Err(why) => HolderMessage::Stays(why),
-                },
-                _ => continue,
+                // These take their time, in which the holder may look.
+                HolderMessage::Push | HolderMessage::Leave => {
+                    let (link, server) = (link.clone(), server.clone());
+                    let obeys = move || obey(&word, &link, &server);
+                    thread::Builder::new().name("sluice-leave".into()).spawn(obeys).map(drop)
+                }
+                _ => Ok(()),
             };
-            if link.say(&answer).is_err() {
+            if heeded.is_err() {
                 break;
             }
         }
     };
     thread::Builder::new().name("sluice-holder".into()).spawn(heeds).map(drop)
+}
+
+/// Pushes, or leaves if that is possible.
+fn obey(word: &HolderMessage, link: &HolderLink, server: &HeldServer) {
+    let answer = match word {
+        HolderMessage::Leave => match server.leave() {
+            Ok(()) => leave(link),
+            Err(why) => HolderMessage::Stays(why),
+        },
+        _ => {
+            server.push();
+            HolderMessage::Pushed
+        }
+    };
+    // Without a holder nobody waits for it.
+    let _ = link.say(&answer);
 }
 
 /// Ends this process, which has brought everything to the store and serves no more.

@@ -16,6 +16,8 @@
 //!
 //! A server that is to be replaced by one of another program hands the mount over instead (`holder_upgrade.rs`).
 //!
+//! A server that hangs is ended, if a watchdog is wanted (`watchdog.rs`).
+//!
 //! # Cost
 //! One thread, which sleeps in poll(2) until the server ends, says something, or a signal comes.
 
@@ -26,6 +28,7 @@ use crate::nowhere::{leave_the_pipes, nowhere};
 use crate::ram_options::MountList;
 use crate::server_process::ServerProcess;
 use crate::system_log;
+use crate::watchdog::{Look, Watchdog, threads_of};
 use log::LevelFilter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -33,7 +36,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, pipe};
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{HeldMount, Restarts, Users, unmount_at};
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, Instant};
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -63,6 +66,8 @@ pub(crate) struct Holding<'a> {
     pub(crate) arguments: Vec<OsString>,
     pub(crate) detach: bool,
     pub(crate) level: LevelFilter,
+    /// After how long without an answer a server is replaced, if so.
+    pub(crate) watchdog: Option<Duration>,
 }
 
 /// Whether a mount with these options is to have a holder; `in_background`: if nothing is said.
@@ -70,8 +75,16 @@ pub(crate) struct Holding<'a> {
 /// # Errors
 /// It is to have one, and cannot.
 pub(crate) fn is_wanted(list: &MountList, place: Footing, in_background: bool) -> Result<bool> {
-    match (list.holder, obstacle(list, place, kernel())) {
-        (Some(true), Some(why)) => Err(Failure::Usage(format!("mount option holder=on: {why}"))),
+    if list.watchdog.is_some() && list.holder == Some(false) {
+        let text = "mount option watchdog: only with a holder: leave holder=off out";
+        return Err(Failure::Usage(text.into()));
+    }
+    let wanted = list.holder.or(list.watchdog.map(|_| true));
+    match (wanted, obstacle(list, place, kernel())) {
+        (Some(true), Some(why)) => {
+            let name = if list.holder.is_some() { "holder=on" } else { "watchdog" };
+            Err(Failure::Usage(format!("mount option {name}: {why}")))
+        }
         (Some(wanted), _) => Ok(wanted),
         (None, obstacle) => Ok(in_background && obstacle.is_none()),
     }
@@ -119,6 +132,9 @@ pub(crate) struct MountHolder<'a> {
     pub(crate) upgrade: Option<Upgrade>,
     /// Servers that were killed before they served, and have not ended yet.
     pub(crate) killed: Vec<ServerProcess>,
+    watchdog: Option<Watchdog>,
+    /// Messages go to the log.
+    logs: bool,
 }
 
 /// The events that a holder waits for.
@@ -127,6 +143,8 @@ struct Events {
     ends: bool,
     says: bool,
     successor_says: bool,
+    /// A request waits that nobody has read.
+    asks: bool,
 }
 
 /// Keeps a mount for as long as it lasts. Returns the exit status of its last server.
@@ -170,6 +188,8 @@ impl<'a> MountHolder<'a> {
             has_left: false,
             upgrade: None,
             killed: Vec::new(),
+            watchdog: asked.watchdog.map(Watchdog::new),
+            logs: false,
         })
     }
 
@@ -197,7 +217,8 @@ impl<'a> MountHolder<'a> {
                     let dir = self.asked.dir.display();
                     let text =
                         format!("{dir}: no server can go on with the mount, and calls there fail now: {why}");
-                    if self.asked.detach && system_log::begin(self.asked.level, true).is_ok() {
+                    if self.asked.detach {
+                        self.begin_log();
                         log::error!("{text}");
                     }
                     return Err(Failure::Failed(text));
@@ -224,10 +245,11 @@ impl<'a> MountHolder<'a> {
         Ok(server)
     }
 
-    /// Waits until the server has ended, which may be another one by then.
+    /// Waits until the server has ended. An upgrade replaces the process in `server`.
     fn await_end(&mut self, server: &mut ServerProcess) -> Result<ExitStatus> {
-        // It may have ended before this program was there.
-        let mut events = Events { stops: false, ends: true, says: false, successor_says: false };
+        // The server may have ended before this program was executed.
+        let mut events = Events { stops: false, ends: true, says: false, successor_says: false, asks: false };
+        self.watchdog.iter_mut().for_each(Watchdog::rest);
         loop {
             if events.says {
                 self.hear(server);
@@ -257,7 +279,47 @@ impl<'a> MountHolder<'a> {
             if self.upgrade.as_ref().is_some_and(|upgrade| upgrade.left().is_zero()) {
                 self.upgrade_is_late(server);
             }
+            self.watch(server, events.asks);
             events = self.await_events(server)?;
+        }
+    }
+
+    /// Looks whether the server hangs, if it is time for that.
+    fn watch(&mut self, server: &mut ServerProcess, asks: bool) {
+        let (Some(dog), now) = (&mut self.watchdog, Instant::now()) else { return };
+        if self.upgrade.is_some() || !server.life.served {
+            return dog.rest();
+        }
+        if asks {
+            dog.request_came(now);
+        }
+        if dog.next().is_none_or(|next| now < next) {
+            return;
+        }
+        match dog.look(now) {
+            // A server that does not hear it is replaced soon.
+            Look::Ask => drop(server.link.say(&HolderMessage::Look)),
+            Look::Replace => {
+                let seconds = dog.seconds();
+                dog.rest();
+                self.begin_log();
+                let (dir, pid) = (self.asked.dir.display(), server.number());
+                log::error!(
+                    "{dir}: the server, process {pid}, has answered nothing for {seconds} s and is replaced"
+                );
+                threads_of(pid).iter().for_each(|line| log::error!("{dir}: {line}"));
+                server.life.failure = Some(format!(
+                    "the watchdog ended the server, which had answered nothing for {seconds} s"
+                ));
+                server.signal(Signal::KILL);
+            }
+        }
+    }
+
+    fn begin_log(&mut self) {
+        if !std::mem::replace(&mut self.logs, true) {
+            // Without a log nobody is told.
+            let _ = system_log::begin(self.asked.level, self.asked.detach);
         }
     }
 
@@ -265,10 +327,17 @@ impl<'a> MountHolder<'a> {
     fn await_events(&self, server: &ServerProcess) -> Result<Events> {
         let successor = self.upgrade.as_ref().and_then(Upgrade::successor);
         let mut ready = vec![PollFd::new(&self.stops, PollFlags::IN), PollFd::new(&self.ends, PollFlags::IN)];
+        let is_idle = |dog: &&Watchdog| dog.is_idle() && server.life.served && self.upgrade.is_none();
+        let dog = self.watchdog.as_ref().filter(is_idle);
+        let device = dog.and(self.mount.as_ref()).map(|mount| &mount.device);
         let (server, successor) = (server.listening(), successor.and_then(ServerProcess::listening));
         ready.extend(server.map(|link| PollFd::new(link, PollFlags::IN)));
         ready.extend(successor.map(|link| PollFd::new(link, PollFlags::IN)));
-        let limit = self.upgrade.as_ref().map(|upgrade| Timespec::try_from(upgrade.left()));
+        ready.extend(device.map(|device| PollFd::new(device, PollFlags::IN)));
+        let next = self.watchdog.as_ref().and_then(Watchdog::next);
+        let look = next.map(|next| next.saturating_duration_since(Instant::now()));
+        let limit = self.upgrade.as_ref().map(Upgrade::left).into_iter().chain(look).min();
+        let limit = limit.map(Timespec::try_from);
         let limit = limit.transpose().map_err(io::Error::other)?;
         match poll(&mut ready, limit.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -281,6 +350,7 @@ impl<'a> MountHolder<'a> {
             ends: next(true),
             says: next(server.is_some()),
             successor_says: next(successor.is_some()),
+            asks: next(device.is_some()),
         })
     }
 
@@ -299,6 +369,10 @@ impl<'a> MountHolder<'a> {
             Some(HolderMessage::Upgrade(program, client)) => self.begin_upgrade(program, client, server),
             Some(HolderMessage::Pushed) => self.note_push(server),
             Some(HolderMessage::Stays(why)) => self.give_upgrade_up(&why),
+            Some(HolderMessage::Answered(number, serving)) => {
+                let is_busy = serving > 0 || self.mount.as_ref().is_some_and(has_requests);
+                self.watchdog.iter_mut().for_each(|dog| dog.heard(number, is_busy, Instant::now()));
+            }
             // What a server does not say.
             Some(_) => server.hears = false,
             None => {}
@@ -349,6 +423,15 @@ fn is_connected(mount: &HeldMount) -> bool {
     // Without a wait it cannot fail.
     let _ = poll(&mut device, Some(&Timespec::default()));
     !device[0].revents().contains(PollFlags::ERR)
+}
+
+/// Whether the kernel has a request that nobody has read.
+fn has_requests(mount: &HeldMount) -> bool {
+    let device = mount.device.as_fd();
+    let mut device = [PollFd::new(&device, PollFlags::IN)];
+    // Without a wait it cannot fail.
+    let _ = poll(&mut device, Some(&Timespec::default()));
+    device[0].revents().contains(PollFlags::IN)
 }
 
 /// Ends as the server did.

@@ -33,6 +33,10 @@ pub(crate) enum HolderMessage {
     Push,
     /// To a server: the next one is prepared, so that it is to leave.
     Leave,
+    /// To a server: it is to say how many requests it has answered.
+    Look,
+    /// From a server: so many, and so many it serves now.
+    Answered(u64, u64),
     /// From a server: this is to be kept.
     Hold(HeldMount),
     /// From a server: it can take over the mount. It is of this version.
@@ -110,6 +114,10 @@ impl HolderLink {
             }
             HolderMessage::Push => self.send(b'u', &[], &[]),
             HolderMessage::Leave => self.send(b'l', &[], &[]),
+            HolderMessage::Look => self.send(b'q', &[], &[]),
+            HolderMessage::Answered(number, serving) => {
+                self.send(b'a', &[&number.to_le_bytes(), &serving.to_le_bytes()], &[])
+            }
             HolderMessage::Hold(mount) => self.send(b'h', &[&mount.state], &of_mount(mount)),
             HolderMessage::Prepared(version) => self.send(b'P', &[&cut(version)], &[]),
             HolderMessage::Serves => self.send(b's', &[], &[]),
@@ -176,7 +184,7 @@ impl AsFd for HolderLink {
     }
 }
 
-/// The message of this `kind`; none if it is none.
+/// Decodes a message of this `kind`. None for noise.
 fn understood(kind: u8, rest: &[u8], descriptors: Vec<OwnedFd>) -> Option<HolderMessage> {
     let mut descriptors = descriptors.into_iter();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -196,6 +204,12 @@ fn understood(kind: u8, rest: &[u8], descriptors: Vec<OwnedFd>) -> Option<Holder
         }
         b'u' => HolderMessage::Push,
         b'l' => HolderMessage::Leave,
+        b'q' => HolderMessage::Look,
+        b'a' => {
+            let (number, serving) = rest.split_first_chunk()?;
+            let serving = u64::from_le_bytes(serving.try_into().ok()?);
+            HolderMessage::Answered(u64::from_le_bytes(*number), serving)
+        }
         b'h' => HolderMessage::Hold(held(rest)?),
         b'P' => HolderMessage::Prepared(text(rest)),
         b's' => HolderMessage::Serves,
@@ -272,6 +286,8 @@ mod tests {
             HolderMessage::Prepare(mount(), PROTOCOL.into()),
             HolderMessage::Push,
             HolderMessage::Leave,
+            HolderMessage::Look,
+            HolderMessage::Answered(7, 2),
             HolderMessage::Hold(mount()),
             HolderMessage::Prepared("9.9.9".into()),
             HolderMessage::Serves,
@@ -310,6 +326,7 @@ mod tests {
             &[b"r".as_slice(), &[255; 20]].concat(),
             b"p",
             b"U",
+            b"a1234567",
             b"X",
             &[b"X".as_slice(), &[0; 40]].concat(),
             b"?",

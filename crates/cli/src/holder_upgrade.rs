@@ -168,7 +168,7 @@ impl MountHolder<'_> {
         }
     }
 
-    /// The server has ended. True if it has left and the next one is in its place now.
+    /// The server has ended. True if the server left on purpose and its successor serves the mount from now on.
     pub(crate) fn replace(&mut self, server: &mut ServerProcess) -> bool {
         let Some(upgrade) = &mut self.upgrade else { return false };
         if !server.life.left || upgrade.stage != UpgradeStage::Leaves || self.is_stopping {

@@ -1,6 +1,7 @@
 //! Leaving: waits for a server that lets its store go.
 
 use crate::bucket;
+use crate::in_time::in_time;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::control::{self, ServerEnd};
 use sluice_store::StoreError;
@@ -14,11 +15,40 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a server without a mount is waited for: one that was unmounted lazily stays as long as its files are open.
 const LEAVING: Duration = Duration::from_secs(30);
 
-/// The process that serves the mount on `dir`, if this one can tell.
-pub(crate) fn server_of(dir: &Path) -> Option<u32> {
-    // A server in another pid namespace has another number there.
-    let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
-    control::server_of(dir).ok().flatten().filter(|_| is_here)
+/// The server of a mount that is about to be unmounted.
+#[derive(Default)]
+pub(crate) struct LeavingServer {
+    /// Its process, if this one can tell.
+    process: Option<u32>,
+    end: Option<ServerEnd>,
+    /// For a silent server: its process and state, as far as `/proc` tells.
+    silence: Option<String>,
+}
+
+impl LeavingServer {
+    /// That of the mount on `dir`.
+    pub(crate) fn of(dir: &Path) -> LeavingServer {
+        let asked = in_time(dir, |dir| {
+            // A server in another pid namespace has another number there.
+            let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
+            let process = control::server_of(dir).ok().flatten().filter(|_| is_here);
+            let end = control::end_of(dir).ok().flatten();
+            Ok(LeavingServer { process, end, silence: None })
+        });
+        asked.unwrap_or_else(|_| LeavingServer {
+            silence: Some(control::silent_server(dir).unwrap_or_default()),
+            ..LeavingServer::default()
+        })
+    }
+
+    /// [Waits](await_end) until it has let go of `store`. One that was silent is not waited for.
+    pub(crate) fn await_end(self, store: &Path) -> Result<()> {
+        match self.silence {
+            None => await_end(store, self.process, self.end),
+            Some(seen) => await_end_for(Duration::ZERO, store, None, None)
+                .map_err(|failure| Failure::Failed(format!("{failure}; {seen}"))),
+        }
+    }
 }
 
 /// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.

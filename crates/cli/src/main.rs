@@ -32,6 +32,7 @@ mod heed;
 mod holder;
 mod holder_link;
 mod holder_upgrade;
+mod in_time;
 mod key_source;
 mod keys;
 mod lab_program;
@@ -66,6 +67,7 @@ mod streams;
 mod system_log;
 mod upgrade;
 mod watch;
+mod watchdog;
 mod workspace;
 #[cfg(feature = "cluster")]
 mod workspace_places;
@@ -81,7 +83,7 @@ use sluice_console::mounted;
 use sluice_console::output::Output;
 use sluice_console::program::{complain, exit_status, one_line, this_program};
 use sluice_console::stack;
-use sluice_fuse::{Ended, MountError, Users, control};
+use sluice_fuse::{Ended, MountError, Users};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
@@ -155,8 +157,10 @@ fn perform(command: Command) -> Result<u8> {
         Command::Umount { lazy, force, dir } => {
             let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
             // Before the mount is gone.
-            let server = store.as_ref().and_then(|_| leaving::server_of(&dir));
-            let end = store.as_ref().and_then(|_| control::end_of(&dir).ok().flatten());
+            let leaving = match &store {
+                Some(_) => leaving::LeavingServer::of(&dir),
+                None => leaving::LeavingServer::default(),
+            };
             let users = match () {
                 () if force => Users::Fail,
                 () if lazy => Users::LetFinish,
@@ -174,7 +178,7 @@ fn perform(command: Command) -> Result<u8> {
                     0,
                 );
             } else if let Some(store) = store {
-                leaving::await_end(&store, server, end)?;
+                leaving.await_end(&store)?;
             }
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,

@@ -114,7 +114,13 @@ pub(crate) fn mount(args: MountArgs) -> Result<u8> {
     {
         let dir = dir.canonicalize().unwrap_or(dir);
         let arguments = held_arguments(args.detach, &list, store, &dir);
-        return holder::hold(&Holding { dir: &dir, arguments, detach: args.detach, level: parsed.level });
+        return holder::hold(&Holding {
+            dir: &dir,
+            arguments,
+            detach: args.detach,
+            level: parsed.level,
+            watchdog: parsed.watchdog,
+        });
     }
     let way = ServingWay { attached: args.attached, detach: args.detach, link: None };
     serve_and_tell(store.as_deref(), &dir, &list, &way, member.as_ref())
@@ -141,9 +147,9 @@ fn go_on(args: MountArgs) -> Result<u8> {
     let (Some(dir), Some(store)) = (args.places.last(), args.places.first()) else { return Ok(0) };
     let list = args.options.join(",");
     if args.keeps {
-        let level = ram_options::parse_for(true, &list)?.level;
+        let MountList { level, watchdog, .. } = ram_options::parse_for(true, &list)?;
         let arguments = held_arguments(args.detach, &list, store, dir);
-        return holder::keep_on(&Holding { dir, arguments, detach: args.detach, level });
+        return holder::keep_on(&Holding { dir, arguments, detach: args.detach, level, watchdog });
     }
     let link = Arc::new(HolderLink::of_stdin(&nowhere()?)?);
     let way = ServingWay { attached: false, detach: args.detach, link: Some(link) };
@@ -254,8 +260,17 @@ fn serve(
     member: Option<&ClusterMember>,
 ) -> Result<()> {
     let &ServingWay { attached, detach, .. } = way;
-    let MountList { mut ram, objects, mount: mut options, key, level, metrics, is_tracked, holder } =
-        ram_options::parse_for(store.is_some(), list)?;
+    let MountList {
+        mut ram,
+        objects,
+        mount: mut options,
+        key,
+        level,
+        metrics,
+        is_tracked,
+        holder,
+        watchdog: _,
+    } = ram_options::parse_for(store.is_some(), list)?;
     let mut order = match &way.link {
         Some(link) => link.hear()?,
         None => None,

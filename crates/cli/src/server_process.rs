@@ -41,7 +41,7 @@ pub(crate) fn command_of(program: Option<&OwnedFd>) -> Command {
 }
 
 impl ServerProcess {
-    /// Starts one with these arguments in the directory `place`, if that is there.
+    /// Starts a server with these arguments; its working directory is `place`, or the root if `place` has gone.
     ///
     /// # Errors
     /// The program cannot be executed.

@@ -7,6 +7,7 @@ mod compression;
 mod crash_test;
 mod encryption;
 mod endings;
+mod hanging;
 mod harness;
 #[allow(dead_code)] // nothing fails here
 #[path = "../../../cluster/tests/suite/history/mod.rs"]

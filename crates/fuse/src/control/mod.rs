@@ -30,6 +30,7 @@ pub(crate) mod order;
 mod quota;
 mod scrub;
 pub(crate) mod server;
+mod silent;
 mod socket_file;
 pub(crate) mod stat;
 mod streams;
@@ -50,6 +51,7 @@ pub use mounts::{ListedMount, ServerAnswer, mounts};
 pub use quota::{QuotaOrder, quota};
 pub use scrub::scrub;
 pub(crate) use server::Server;
+pub use silent::silent_server;
 pub use streams::{changes, export, receive, send};
 pub use upgrade::upgrade;
 

@@ -87,9 +87,12 @@ impl HeldServer {
         left
     }
 
-    /// How many requests were answered so far.
-    pub fn answered(&self) -> u64 {
-        self.0.upgrade().map_or(0, |connection| connection.turns.served())
+    /// A number that grows with each request that is served, and how many are being served.
+    pub fn counts(&self) -> (u64, u64) {
+        let counts = |connection: sluice_sync::Arc<Connection>| {
+            (connection.turns.served(), connection.turns.serving() as u64)
+        };
+        self.0.upgrade().map_or((0, 0), counts)
     }
 }
 
