@@ -23,7 +23,8 @@ pub(crate) fn in_time<T: Send + 'static>(
     in_time_of(PATIENCE, dir, ask)
 }
 
-fn in_time_of<T: Send + 'static>(
+/// As [`in_time`], within `patience`.
+pub(crate) fn in_time_of<T: Send + 'static>(
     patience: Duration,
     dir: &Path,
     ask: impl FnOnce(&Path) -> Result<T> + Send + 'static,

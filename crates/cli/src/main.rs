@@ -86,6 +86,7 @@ use sluice_console::stack;
 use sluice_fuse::{Ended, MountError, Users};
 use std::ffi::OsStr;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use streams::ChangeForm;
 
@@ -167,9 +168,10 @@ fn perform(command: Command) -> Result<u8> {
                 () => Users::Keep,
             };
             let ended = sluice_fuse::unmount_at(&dir, users).map_err(|error| match &error {
-                MountError::Busy(dir) => {
-                    Failure::Failed(format!("{error}{}", first_user(mount_files::of_programs(dir))))
-                }
+                MountError::Busy(dir) => Failure::Failed(format!(
+                    "{error}{}",
+                    leaving.silence().unwrap_or_else(|| first_user(dir))
+                )),
                 _ => failures::mount_failure(error),
             })?;
             if ended == Ended::Detached {
@@ -235,8 +237,12 @@ fn perform(command: Command) -> Result<u8> {
 }
 
 /// One of the processes that use a mount, as the rest of a message; nothing if none may be looked at.
-fn first_user(files: Result<Vec<MountFile>>) -> String {
-    files.unwrap_or_default().first().map_or_else(String::new, |file| format!("; {}", file.in_words()))
+fn first_user(dir: &Path) -> String {
+    // The kernel asks the server for attributes of open files.
+    in_time::in_time(dir, mount_files::of_programs)
+        .unwrap_or_default()
+        .first()
+        .map_or_else(String::new, |file| format!("; {}", file.in_words()))
 }
 
 fn perform_as_child(child: Child) -> Result<u8> {

@@ -367,8 +367,8 @@ fn serve(
         _ => options.mount(&superblock, dir),
     };
     let mount = mount.map_err(mount_failure)?;
-    if let (Some(link), Some(held)) = (&way.link, mount.held()?) {
-        link.say(&HolderMessage::Hold(held))?;
+    if let Some(held) = mount.held()? {
+        tell_holder(way, &HolderMessage::Hold(held));
     }
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);

@@ -74,7 +74,7 @@ pub(crate) fn reach(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::statfs(path).map(drop)?)
 }
 
-/// As [`reach`], but a file system that does not answer is taken for one that will.
+/// As [`reach`], but returns `Ok` for a file system whose server does not answer soon.
 fn reach_soon(path: &Path) -> io::Result<()> {
     let (tell, told) = mpsc::channel();
     let place = path.to_owned();

@@ -258,9 +258,9 @@ fn a_new_program_that_cannot_serve_leaves_the_old_one_in_place() {
     fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     let refused = upgrade_by(&other, dir).complaint(1);
     assert!(refused.contains("the holder of the mount speaks `sluice holder protocol 1`, and the new program `sluice holder protocol 9`: unmount"), "{refused}");
-    // A program that never is prepared; meanwhile another upgrade is refused.
+    // A program that reads what the holder says, and is never prepared; meanwhile another upgrade is refused.
     let hanging = std::thread::scope(|scope| {
-        let hanging = scope.spawn(|| order(dir, Some(&open("/usr/bin/yes"))));
+        let hanging = scope.spawn(|| order(dir, Some(&open("/usr/bin/xargs"))));
         until("a second program runs", || processes_of(dir).len() == 3);
         let second = sluice(["upgrade".as_ref(), dir.as_os_str()]).complaint(1);
         assert!(second.contains("another upgrade of this mount is under way"), "{second}");
@@ -270,9 +270,29 @@ fn a_new_program_that_cannot_serve_leaves_the_old_one_in_place() {
     });
     told(&hanging, "the new program was not ready within 10 s");
     until("the program that hung is gone", || processes_of(dir).len() == 2);
-    // A format of the store that the new program does not know, and an old one that it does.
+    // A call that takes long is not cut off, and its program hears of nothing.
+    sluice(["fault".as_ref(), dir.as_os_str(), "fsync:delay=6000:times=1".as_ref()]).well();
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| file.sync_all());
+        std::thread::sleep(Duration::from_millis(500));
+        let refused = sluice(["upgrade".as_ref(), dir.as_os_str()]).complaint(1);
+        assert!(refused.contains("a call in the mount does not come to its end: try again"), "{refused}");
+        assert_eq!(fs::read(dir.join("f")).expect("served"), b"not synchronised");
+        slow.join().expect("no panic").expect("durable");
+    });
+    // A mount that ends meanwhile.
+    let ended = std::thread::scope(|scope| {
+        let hanging = scope.spawn(|| order(dir, Some(&open("/usr/bin/xargs"))));
+        until("a second program runs", || processes_of(dir).len() == 3);
+        kill("-KILL", server);
+        hanging.join().expect("no panic")
+    });
+    told(&ended, "the server ended meanwhile: signal 9 ended the server");
+    until("the next server answers", || restarts(dir) == Some(1));
+    assert_eq!(stat_field(dir, "restart_cause"), "signal 9 ended the server");
+    let server = server_of(dir);
     assert_eq!((server_of(dir), holder_of(dir)), (server, holder));
-    assert_eq!(restarts(dir), Some(0));
+    assert_eq!(restarts(dir), Some(1));
     file.sync_all().expect("nothing is lost");
     assert!(sluice(["upgrade".as_ref(), dir.as_os_str()]).well().contains(": upgraded from "));
     assert_eq!(fs::read(dir.join("f")).expect("there"), b"not synchronised");
@@ -303,7 +323,7 @@ fn a_mount_that_cannot_be_upgraded_says_why() {
     match other {
         Ok(output) => {
             let said = Ran::from(output).complaint(1);
-            assert!(said.contains("another user"), "{said}");
+            assert!(said.contains("only root and the user who serves the mount may ask"), "{said}");
         }
         Err(error) => skipped(test, &format!("another user cannot run the program: {error}")),
     }

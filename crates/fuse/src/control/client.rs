@@ -289,7 +289,7 @@ fn ask(device: (u32, u32), question: &[u8], patience: Option<Duration>) -> io::R
     stream.map(|stream| answer_on(stream, patience)).transpose()
 }
 
-fn answer_on(stream: UnixStream, patience: Option<Duration>) -> io::Result<Vec<u8>> {
+pub(super) fn answer_on(stream: UnixStream, patience: Option<Duration>) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(patience)?;
     let mut answer = Vec::new();
     match stream.take(ANSWER_MAX).read_to_end(&mut answer) {

@@ -1,23 +1,24 @@
 //! Upgrade: both sides of the order `upgrade`, by which the server of a mount is replaced by another program.
 //!
 //! The client sends the order and one byte more, and with that byte its program as a descriptor. The server gives both, the program and the
-//! connection, to the holder of its mount. The holder answers when another server serves, or when it is known that none will.
+//! connection, to the holder of its mount. The holder answers when the next server serves, or when the upgrade has failed.
 
-use super::client::{ask_and_keep, unwrap};
+use super::client::{answer_on, ask_and_keep, unwrap};
 use crate::connection::Connection;
 use crate::mount::{device_of, reach};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use sluice_sync::time::Duration;
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// The longest answer, in bytes.
-const ANSWER_MAX: u64 = 64 << 10;
+/// How long an answer may take: longer than all limits of a holder together.
+const UPGRADE_MAX: Duration = Duration::from_secs(200);
 
 /// Has the server of the mount that holds `dir` replaced by one of `program`, an open file, and says how that went. Waits as long as that
 /// takes. `None` if there is no server.
@@ -35,9 +36,7 @@ pub fn upgrade(dir: &Path, program: BorrowedFd<'_>) -> io::Result<Option<String>
     // There is room for one.
     ancillary.push(SendAncillaryMessage::ScmRights(&program));
     rustix::net::sendmsg(&stream, &[IoSlice::new(b"p")], &mut ancillary, SendFlags::NOSIGNAL)?;
-    stream.set_read_timeout(None)?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+    let answer = answer_on(stream, Some(UPGRADE_MAX))?;
     let answer = String::from_utf8_lossy(&unwrap(answer)?).trim().to_owned();
     Ok(Some(answer))
 }
