@@ -22,14 +22,14 @@
 //! One thread, which sleeps in poll(2) until the server ends, says something, or a signal comes.
 
 use crate::footing::{Footing, HOLDABLE, can_be_held};
+use crate::held_process::HeldProcess;
 use crate::holder_link::{HolderLink, HolderMessage, Succession};
-use crate::holder_upgrade::{Upgrade, answer};
+use crate::holder_state::{Holding, MountHolder, Upgrade};
+use crate::holder_upgrade::answer;
 use crate::nowhere::{leave_the_pipes, nowhere};
 use crate::ram_options::MountList;
-use crate::server_process::ServerProcess;
 use crate::system_log;
-use crate::watchdog::{Look, Watchdog, threads_of};
-use log::LevelFilter;
+use crate::watchdog::{WatchStep, Watchdog, threads_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -37,12 +37,10 @@ use signal_hook::low_level::{emulate_default_handler, pipe};
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{HeldMount, Restarts, Users, unmount_at};
 use sluice_sync::time::{Duration, Instant};
-use std::ffi::OsString;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 /// How long the holder waits before it starts a server again: after one that has served, then after the first, the second ... that could
@@ -58,17 +56,6 @@ const WAITS: [Duration; 5] = [
 const KILLED: usize = 4;
 /// The first Linux that has what a mount needs to outlive its server.
 const KERNEL_MIN: (u32, u32) = (6, 16);
-
-/// What a holder is asked for.
-pub(crate) struct Holding<'a> {
-    pub(crate) dir: &'a Path,
-    /// The arguments of the server.
-    pub(crate) arguments: Vec<OsString>,
-    pub(crate) detach: bool,
-    pub(crate) level: LevelFilter,
-    /// After how long without an answer a server is replaced, if so.
-    pub(crate) watchdog: Option<Duration>,
-}
 
 /// Whether a mount with these options is to have a holder; `in_background`: if nothing is said.
 ///
@@ -112,31 +99,6 @@ fn kernel() -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The process that keeps a mount.
-pub(crate) struct MountHolder<'a> {
-    pub(crate) asked: &'a Holding<'a>,
-    /// The program of its servers; none: its own.
-    pub(crate) program: Option<OwnedFd>,
-    /// The working directory at the start: paths in options may be relative to it.
-    pub(crate) place: PathBuf,
-    pub(crate) mount: Option<HeldMount>,
-    pub(crate) restarts: Restarts,
-    /// Readable when a signal came that is to end the mount.
-    stops: UnixStream,
-    /// Readable when a server may have ended.
-    ends: UnixStream,
-    pub(crate) is_stopping: bool,
-    /// Terminal and pipes are left.
-    has_left: bool,
-    /// The server is being replaced.
-    pub(crate) upgrade: Option<Upgrade>,
-    /// Servers that were killed before they served, and have not ended yet.
-    pub(crate) killed: Vec<ServerProcess>,
-    watchdog: Option<Watchdog>,
-    /// Messages go to the log.
-    logs: bool,
-}
-
 /// The events that a holder waits for.
 struct Events {
     stops: bool,
@@ -170,7 +132,7 @@ pub(crate) fn keep_on(asked: &Holding<'_>) -> Result<u8> {
     let Succession { mount, restarts, place, server, link, client } = *succession;
     answer(client, &format!("ok\n{}\n", restarts.cause.as_deref().unwrap_or_default()));
     (holder.mount, holder.restarts, holder.place, holder.has_left) = (Some(mount), restarts, place, true);
-    let server = ServerProcess::known(server, link).ok_or(io::ErrorKind::InvalidData);
+    let server = HeldProcess::known(server, link).ok_or(io::ErrorKind::InvalidData);
     holder.keep(server.map_err(io::Error::from)?)
 }
 
@@ -194,7 +156,7 @@ impl<'a> MountHolder<'a> {
     }
 
     /// Keeps the mount that `server` serves, with one server after the other.
-    fn keep(mut self, mut server: ServerProcess) -> Result<u8> {
+    fn keep(mut self, mut server: HeldProcess) -> Result<u8> {
         let mut failures = 0;
         loop {
             let status = self.await_end(&mut server)?;
@@ -234,8 +196,8 @@ impl<'a> MountHolder<'a> {
     }
 
     /// Starts a server.
-    fn start(&mut self) -> Result<ServerProcess> {
-        let server = ServerProcess::start(self.program.as_ref(), &self.asked.arguments, &self.place)?;
+    fn start(&mut self) -> Result<HeldProcess> {
+        let server = HeldProcess::start(self.program.as_ref(), &self.asked.arguments, &self.place)?;
         let restarts = self.restarts.clone();
         match self.mount {
             // A server that has ended already is waited for later.
@@ -246,7 +208,7 @@ impl<'a> MountHolder<'a> {
     }
 
     /// Waits until the server has ended. An upgrade replaces the process in `server`.
-    fn await_end(&mut self, server: &mut ServerProcess) -> Result<ExitStatus> {
+    fn await_end(&mut self, server: &mut HeldProcess) -> Result<ExitStatus> {
         // The server may have ended before this program was executed.
         let mut events = Events { stops: false, ends: true, says: false, successor_says: false, asks: false };
         self.watchdog.iter_mut().for_each(Watchdog::rest);
@@ -285,7 +247,7 @@ impl<'a> MountHolder<'a> {
     }
 
     /// Looks whether the server hangs, if it is time for that.
-    fn watch(&mut self, server: &mut ServerProcess, asks: bool) {
+    fn watch(&mut self, server: &mut HeldProcess, asks: bool) {
         let (Some(dog), now) = (&mut self.watchdog, Instant::now()) else { return };
         if self.upgrade.is_some() || !server.life.served {
             return dog.rest();
@@ -298,8 +260,8 @@ impl<'a> MountHolder<'a> {
         }
         match dog.look(now) {
             // A server that does not hear it is replaced soon.
-            Look::Ask => drop(server.link.say(&HolderMessage::Look)),
-            Look::Replace => {
+            WatchStep::Ask => drop(server.link.say(&HolderMessage::Look)),
+            WatchStep::Replace => {
                 let seconds = dog.seconds();
                 dog.rest();
                 self.begin_log();
@@ -308,15 +270,14 @@ impl<'a> MountHolder<'a> {
                     "{dir}: the server, process {pid}, has answered nothing for {seconds} s and is replaced"
                 );
                 threads_of(pid).iter().for_each(|line| log::error!("{dir}: {line}"));
-                server.life.failure = Some(format!(
-                    "the watchdog ended the server, which had answered nothing for {seconds} s"
-                ));
+                server.life.failure =
+                    Some(format!("the watchdog ended a server that had answered nothing for {seconds} s"));
                 server.signal(Signal::KILL);
             }
         }
     }
 
-    fn begin_log(&mut self) {
+    pub(crate) fn begin_log(&mut self) {
         if !std::mem::replace(&mut self.logs, true) {
             // Without a log nobody is told.
             let _ = system_log::begin(self.asked.level, self.asked.detach);
@@ -324,13 +285,13 @@ impl<'a> MountHolder<'a> {
     }
 
     /// Waits for something to do.
-    fn await_events(&self, server: &ServerProcess) -> Result<Events> {
+    fn await_events(&self, server: &HeldProcess) -> Result<Events> {
         let successor = self.upgrade.as_ref().and_then(Upgrade::successor);
         let mut ready = vec![PollFd::new(&self.stops, PollFlags::IN), PollFd::new(&self.ends, PollFlags::IN)];
         let is_idle = |dog: &&Watchdog| dog.is_idle() && server.life.served && self.upgrade.is_none();
         let dog = self.watchdog.as_ref().filter(is_idle);
         let device = dog.and(self.mount.as_ref()).map(|mount| &mount.device);
-        let (server, successor) = (server.listening(), successor.and_then(ServerProcess::listening));
+        let (server, successor) = (server.listening(), successor.and_then(HeldProcess::listening));
         ready.extend(server.map(|link| PollFd::new(link, PollFlags::IN)));
         ready.extend(successor.map(|link| PollFd::new(link, PollFlags::IN)));
         ready.extend(device.map(|device| PollFd::new(device, PollFlags::IN)));
@@ -355,7 +316,7 @@ impl<'a> MountHolder<'a> {
     }
 
     /// Takes what the server says.
-    fn hear(&mut self, server: &mut ServerProcess) {
+    fn hear(&mut self, server: &mut HeldProcess) {
         match server.hear() {
             Some(HolderMessage::Hold(mount)) => self.mount = Some(mount),
             Some(HolderMessage::Serves) => {

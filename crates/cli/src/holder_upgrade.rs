@@ -18,9 +18,9 @@
 //! The holder becomes the new program by execve(2), which keeps its number, its children and what it has open: its knowledge goes along as a
 //! message in a socket that is the standard input of the new program.
 
-use crate::holder::MountHolder;
+use crate::held_process::{HeldProcess, command_of};
 use crate::holder_link::{HolderLink, HolderMessage, PROTOCOL, Succession};
-use crate::server_process::{ServerProcess, command_of};
+use crate::holder_state::{MountHolder, Upgrade, UpgradeStage};
 use rustix::process::Signal;
 use sluice_console::failure::in_words;
 use sluice_fuse::HeldMount;
@@ -43,49 +43,13 @@ const TAKE_MAX: Duration = Duration::from_secs(60);
 /// How long a client may take to read one line.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// How far an upgrade is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum UpgradeStage {
-    /// The next server prepares, and this one pushes.
-    Prepares,
-    /// The server leaves.
-    Leaves,
-    /// The next server is the server, and does not serve yet.
-    TakesOver,
-}
-
-/// A server is being replaced.
-pub(crate) struct Upgrade {
-    program: OwnedFd,
-    client: UnixStream,
-    /// The next server, until it is the server.
-    successor: Option<ServerProcess>,
-    stage: UpgradeStage,
-    began: Instant,
-    deadline: Instant,
-    /// The version of the next server, once it is prepared.
-    version: Option<String>,
-    has_pushed: bool,
-}
-
-impl Upgrade {
-    pub(crate) fn successor(&self) -> Option<&ServerProcess> {
-        self.successor.as_ref()
-    }
-
-    /// The time that is left.
-    pub(crate) fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-}
-
 impl MountHolder<'_> {
     /// A client wants the server to be replaced by one of `program`.
-    pub(crate) fn begin_upgrade(&mut self, program: OwnedFd, client: UnixStream, server: &ServerProcess) {
+    pub(crate) fn begin_upgrade(&mut self, program: OwnedFd, client: UnixStream, server: &HeldProcess) {
         if self.upgrade.is_some() {
             return refuse(client, "another upgrade of this mount is under way: wait for its end");
         }
-        let started = ServerProcess::start(Some(&program), &self.asked.arguments, &self.place);
+        let started = HeldProcess::start(Some(&program), &self.asked.arguments, &self.place);
         let successor = match started {
             Ok(successor) => successor,
             Err(error) => return refuse(client, &in_words(&error.to_string())),
@@ -121,13 +85,13 @@ impl MountHolder<'_> {
     }
 
     /// The server has pushed.
-    pub(crate) fn note_push(&mut self, server: &ServerProcess) {
+    pub(crate) fn note_push(&mut self, server: &HeldProcess) {
         self.upgrade.iter_mut().for_each(|upgrade| upgrade.has_pushed = true);
         self.let_leave(server);
     }
 
     /// Hears what the next server says.
-    pub(crate) fn hear_successor(&mut self, server: &ServerProcess) {
+    pub(crate) fn hear_successor(&mut self, server: &HeldProcess) {
         let Some(upgrade) = &mut self.upgrade else { return };
         let Some(successor) = &mut upgrade.successor else { return };
         match successor.hear() {
@@ -143,7 +107,7 @@ impl MountHolder<'_> {
     }
 
     /// Has the server leave, if the next one is prepared.
-    fn let_leave(&mut self, server: &ServerProcess) {
+    fn let_leave(&mut self, server: &HeldProcess) {
         if let Some(upgrade) = &mut self.upgrade
             && upgrade.stage == UpgradeStage::Prepares
             && upgrade.has_pushed
@@ -169,7 +133,7 @@ impl MountHolder<'_> {
     }
 
     /// The server has ended. True if the server left on purpose and its successor serves the mount from now on.
-    pub(crate) fn replace(&mut self, server: &mut ServerProcess) -> bool {
+    pub(crate) fn replace(&mut self, server: &mut HeldProcess) -> bool {
         let Some(upgrade) = &mut self.upgrade else { return false };
         if !server.life.left || upgrade.stage != UpgradeStage::Leaves || self.is_stopping {
             return false;
@@ -187,24 +151,17 @@ impl MountHolder<'_> {
     }
 
     /// The time for this stage of the upgrade is over.
-    pub(crate) fn upgrade_is_late(&mut self, server: &ServerProcess) {
+    pub(crate) fn upgrade_is_late(&mut self, server: &HeldProcess) {
         let Some(upgrade) = &self.upgrade else { return };
-        let why = match upgrade.stage {
-            UpgradeStage::Prepares if upgrade.version.is_none() => {
-                "the new program was not ready within 10 s"
-            }
-            UpgradeStage::Prepares => "the store's disk takes too long: try again",
-            UpgradeStage::Leaves => "the server does not leave: see whether it hangs (sluice list)",
-            UpgradeStage::TakesOver => {
-                server.signal(Signal::KILL);
-                "the new program did not serve within 60 s"
-            }
-        };
+        if upgrade.stage == UpgradeStage::TakesOver {
+            server.signal(Signal::KILL);
+        }
+        let why = late(upgrade.stage, upgrade.version.is_some());
         self.give_upgrade_up(why);
     }
 
     /// The server has ended: so has an upgrade that is under way.
-    pub(crate) fn end_upgrade(&mut self, server: &ServerProcess, status: ExitStatus) {
+    pub(crate) fn end_upgrade(&mut self, server: &HeldProcess, status: ExitStatus) {
         if self.upgrade.is_some() {
             let why = server.end_in_words(status);
             self.give_upgrade_up(&format!("the server ended meanwhile: {why}"));
@@ -222,7 +179,7 @@ impl MountHolder<'_> {
     }
 
     /// A server serves. If it is that of a new program, the holder becomes that, too, and returns only if it cannot.
-    pub(crate) fn conclude_upgrade(&mut self, server: &ServerProcess) {
+    pub(crate) fn conclude_upgrade(&mut self, server: &HeldProcess) {
         let is_new = |upgrade: &mut Upgrade| upgrade.stage == UpgradeStage::TakesOver;
         let Some(Upgrade { program, client, .. }) = self.upgrade.take_if(is_new) else { return };
         let cause = self.restarts.cause.clone().unwrap_or_default();
@@ -230,7 +187,9 @@ impl MountHolder<'_> {
         self.program = Some(program);
         let failed = client.try_clone().and_then(|client| self.become_program(server, client));
         if let Err(error) = failed {
-            answer(client, &format!("ok\n{cause}; the holder is still of the old program: {error}\n"));
+            self.begin_log();
+            log::warn!("{}: the holder is still of the old program: {error}", self.asked.dir.display());
+            answer(client, &format!("ok\n{cause}\n"));
         }
     }
 
@@ -238,7 +197,7 @@ impl MountHolder<'_> {
     ///
     /// # Errors
     /// Always: it does not return if it could.
-    fn become_program(&self, server: &ServerProcess, client: UnixStream) -> io::Result<()> {
+    fn become_program(&self, server: &HeldProcess, client: UnixStream) -> io::Result<()> {
         let Some(mount) = &self.mount else { return Err(io::ErrorKind::NotConnected.into()) };
         let mount = HeldMount {
             state: mount.state.clone(),
@@ -264,6 +223,16 @@ impl MountHolder<'_> {
     }
 }
 
+/// The reason for which an upgrade takes too long at this stage. The next server `is_prepared` or not.
+fn late(stage: UpgradeStage, is_prepared: bool) -> &'static str {
+    match stage {
+        UpgradeStage::Prepares if !is_prepared => "the new program was not ready within 10 s",
+        UpgradeStage::Prepares => "the store's disk takes too long: try again",
+        UpgradeStage::Leaves => "the server does not leave: see whether it hangs (sluice list)",
+        UpgradeStage::TakesOver => "the new program did not serve within 60 s",
+    }
+}
+
 /// Tells a client why there was no upgrade.
 fn refuse(client: UnixStream, why: &str) {
     answer(client, &format!("not upgraded, and the mount goes on as before: {why}\n"));
@@ -272,4 +241,23 @@ fn refuse(client: UnixStream, why: &str) {
 /// Answers a client, which may have gone.
 pub(crate) fn answer(mut client: UnixStream, text: &str) {
     let _ = client.set_write_timeout(Some(ANSWER_MAX)).and_then(|()| client.write_all(text.as_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upgrade_that_is_late_says_who_keeps_it_waiting() {
+        let told = [
+            late(UpgradeStage::Prepares, false),
+            late(UpgradeStage::Prepares, true),
+            late(UpgradeStage::Leaves, true),
+            late(UpgradeStage::TakesOver, true),
+        ];
+        assert_eq!(told[0], "the new program was not ready within 10 s");
+        assert_eq!(told[1], "the store's disk takes too long: try again");
+        assert_eq!(told[2], "the server does not leave: see whether it hangs (sluice list)");
+        assert_eq!(told[3], "the new program did not serve within 60 s");
+    }
 }

@@ -46,7 +46,7 @@ enum WatchState {
 
 /// The next step of the holder after a look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Look {
+pub(crate) enum WatchStep {
     /// It asks the server.
     Ask,
     /// It replaces the server, which hangs.
@@ -96,13 +96,17 @@ impl Watchdog {
     }
 
     /// It is time to look.
-    pub(crate) fn look(&mut self, now: Instant) -> Look {
+    pub(crate) fn look(&mut self, now: Instant) -> WatchStep {
         match &mut self.state {
             WatchState::Watching { next, since, .. } => {
                 *next = now + self.limit / LOOKS;
-                if now.saturating_duration_since(*since) >= self.limit { Look::Replace } else { Look::Ask }
+                if now.saturating_duration_since(*since) >= self.limit {
+                    WatchStep::Replace
+                } else {
+                    WatchStep::Ask
+                }
             }
-            WatchState::Idle => Look::Ask,
+            WatchState::Idle => WatchStep::Ask,
         }
     }
 
@@ -157,7 +161,7 @@ mod tests {
         dog.request_came(at(0));
         assert_eq!(dog.next(), Some(at(2)));
         for second in (2..40).step_by(2) {
-            assert_eq!(dog.look(at(second)), Look::Ask, "{second}");
+            assert_eq!(dog.look(at(second)), WatchStep::Ask, "{second}");
             dog.heard(second, true, at(second));
         }
         dog.heard(38, false, at(39));
@@ -166,12 +170,12 @@ mod tests {
         for says in [true, false] {
             dog.request_came(at(100));
             for second in [102, 104, 106] {
-                assert_eq!(dog.look(at(second)), Look::Ask, "{second}");
+                assert_eq!(dog.look(at(second)), WatchStep::Ask, "{second}");
                 if says {
                     dog.heard(9, true, at(100));
                 }
             }
-            assert_eq!(dog.look(at(108)), Look::Replace);
+            assert_eq!(dog.look(at(108)), WatchStep::Replace);
             dog.rest();
             assert!(dog.is_idle());
         }

@@ -30,9 +30,6 @@ const PUSH_MAX: Duration = Duration::from_secs(15);
 /// How often a thread looks whether what it waits for has come.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Gives an order to replace the server to the holder: the program of the next one, and the client that waits for the outcome.
-pub(super) type PassOn = Box<dyn Fn(OwnedFd, UnixStream) -> io::Result<()> + Send + Sync>;
-
 /// The server of a held mount, for its holder.
 #[derive(Clone)]
 pub struct HeldServer(Weak<Connection>);
@@ -75,7 +72,7 @@ impl HeldServer {
     /// The reason why the server stays, and serves on, as a line.
     pub fn leave(&self) -> Result<(), String> {
         let connection = self.0.upgrade().ok_or("the mount is gone")?;
-        let held = connection.held.get().ok_or("no holder keeps the mount")?;
+        let held = connection.held.get().ok_or("the mount is gone")?;
         if connection.transfers.load(Ordering::SeqCst) > 0 {
             return Err("a stream is sent or received (sluice send, receive, export or diff): try again when it has ended".into());
         }
@@ -109,11 +106,11 @@ impl Connection {
         let superblock = self.superblock.clone();
         let push = move || _ = tell.send(superblock.sync_nameless());
         let pushes = thread::Builder::new().name("sluice-leave".into()).spawn(push);
-        let pushed = pushes.map_err(|error| format!("no thread can be started: {error}")).and_then(|_| {
+        let pushed = pushes.map_err(|error| error.to_string()).and_then(|_| {
             told.recv_timeout(PUSH_MAX).map_err(|_| "the store's disk takes too long: try again".into())
         });
         pushed?.map_err(|errno| format!("the store cannot be written ({errno}): see sluice stat"))?;
-        held.file.set_whole().map_err(|error| format!("the memory of changes cannot be written: {error}"))?;
+        held.file.set_whole().map_err(|error| error.to_string())?;
         // Everything is durable: after an error the next server reads the log.
         let _ = self.superblock.close();
         Ok(())

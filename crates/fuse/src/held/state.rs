@@ -1,11 +1,16 @@
 //! HeldState: the knowledge that the server of a held mount has beside that of other mounts.
 
 use super::changes::ChangeFile;
-use super::leave::PassOn;
 use super::lost::ToldLosses;
 use sluice_sync::OnceLock;
 use sluice_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+/// Gives an order to replace the server to the holder: the program of the next one, and the client that waits for the outcome.
+pub(super) type PassOn = Box<dyn Fn(OwnedFd, UnixStream) -> io::Result<()> + Send + Sync>;
 
 /// A held mount, as its server has it.
 pub(crate) struct HeldState {

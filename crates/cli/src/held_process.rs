@@ -1,4 +1,4 @@
-//! ServerProcess: a server that a holder has started, and the socket to it.
+//! HeldProcess: a server that a holder has started, and the socket to it.
 
 use crate::holder_link::{HolderLink, HolderMessage};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -24,7 +24,7 @@ pub(crate) struct ServerLife {
 }
 
 /// A child of the holder.
-pub(crate) struct ServerProcess {
+pub(crate) struct HeldProcess {
     pid: Pid,
     pub(crate) link: HolderLink,
     /// It may say more.
@@ -40,7 +40,7 @@ pub(crate) fn command_of(program: Option<&OwnedFd>) -> Command {
     command
 }
 
-impl ServerProcess {
+impl HeldProcess {
     /// Starts a server with these arguments; its working directory is `place`, or the root if `place` has gone.
     ///
     /// # Errors
@@ -49,20 +49,20 @@ impl ServerProcess {
         program: Option<&OwnedFd>,
         arguments: &[OsString],
         place: &Path,
-    ) -> Result<ServerProcess> {
+    ) -> Result<HeldProcess> {
         let (link, theirs) = HolderLink::pair()?;
         let mut command = command_of(program);
         command.args(arguments).stdin(Stdio::from(theirs));
         command.current_dir(if place.is_dir() { place } else { Path::new("/") });
         let child = command.spawn().context(|| "cannot start the serving process")?;
-        Ok(ServerProcess { pid: Pid::from_child(&child), link, hears: true, life: ServerLife::default() })
+        Ok(HeldProcess { pid: Pid::from_child(&child), link, hears: true, life: ServerLife::default() })
     }
 
     /// The one that serves, which this process has started as another program.
-    pub(crate) fn known(pid: u32, link: OwnedFd) -> Option<ServerProcess> {
+    pub(crate) fn known(pid: u32, link: OwnedFd) -> Option<HeldProcess> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let life = ServerLife { served: true, ..ServerLife::default() };
-        Some(ServerProcess { pid, link: HolderLink::of(link), hears: true, life })
+        Some(HeldProcess { pid, link: HolderLink::of(link), hears: true, life })
     }
 
     /// The socket, if it may say more.
