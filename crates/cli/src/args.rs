@@ -10,6 +10,7 @@ mod lock;
 mod quota;
 mod store;
 mod streams;
+mod upgrade;
 mod workspace;
 
 pub(crate) use cluster::{ClusterAction, Watched};
@@ -384,6 +385,12 @@ pub(crate) enum Command {
     },
     /// Watch a mount, or all nodes of a cluster: requests per second, waiting locks, memory, what is not durable
     Top(Watched),
+    /// Replace the program that serves a mount by this one, while programs use the mount
+    #[command(after_help = upgrade::UPGRADE_EXAMPLES)]
+    Upgrade {
+        /// Any file or directory of the mount
+        dir: PathBuf,
+    },
     #[command(flatten)]
     Lab(LabCommand),
     /// Print a completion script
@@ -522,7 +529,7 @@ that shows all locks as /proc/locks does; with locks=sluice), checks=kernel|slui
 kernel; sluice saves messages, where root mounts for itself alone), allow_other, noallow_other, ro, noatime,
 relatime, strictatime, nodiratime, sync, nosuid, nodev, noexec, writeback (the kernel collects writes),
 transport=auto|uring|classic (auto: io_uring where the kernel allows it and serves the locks), threads=N (of classic), max_write=BYTES,
-nfs_export (file handles outlast the kernel's caches; not below an overlayfs), fsname=NAME, log=LEVEL (off, error, warn, info, debug or trace: to the system's log, in the foreground to standard error;
+nfs_export (file handles outlast the kernel's caches; not below an overlayfs), fsname=NAME, holder=on|off and watchdog=SECONDS (a store's mount outlives its server, and one that hangs), log=LEVEL (off, error, warn, info, debug or trace: to the system's log, in the foreground to standard error;
 warn), metrics=ADDRESS:PORT (counts for Prometheus, by HTTP), track (for `sluice fault`),
 snapshots=PERIOD:N,PERIOD:N... (taken by the clock: frequently, hourly, daily, weekly or monthly; the newest N are kept); for a file system on disk: scrub=daily, weekly or monthly (its data is read and compared with its checksums), memory=N (at most so many bytes of contents in memory; half of the
 machine's), volatile (nothing is flushed: after an unclean end the store must be made anew), key_file=FILE, passphrase_file=FILE (the key of an encrypted store; without them a person at a terminal is asked); for a store in an object store:
@@ -577,4 +584,7 @@ pub(crate) struct Mount {
     /// A holder keeps the mount; standard input leads to it
     #[arg(long, hide = true, requires = "foreground", conflicts_with = "attached")]
     pub(crate) held: bool,
+    /// The holder of a mount, as a new program; standard input tells what it must know
+    #[arg(long, hide = true, requires = "foreground", conflicts_with_all = ["attached", "held"])]
+    pub(crate) keeps: bool,
 }

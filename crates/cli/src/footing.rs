@@ -53,7 +53,7 @@ const RULES: [OptionRule; 11] = [
         |place, _| place != Footing::Memory,
         "only with a store: a file system in memory is not encrypted",
     ),
-    (&["holder=on"], can_be_held, HOLDABLE),
+    (&["holder=on", "watchdog"], can_be_held, HOLDABLE),
     (
         &["snapshots"],
         |_, mount| !mount.read_only,
@@ -187,6 +187,7 @@ mod tests {
         ("takeover", "o"),
         ("holder=on", "do"),
         ("holder=off", "mdocC"),
+        ("watchdog=30", "do"),
         ("track", "mdo"),
         ("snapshots=hourly:24,daily:7", "mdocC"),
         ("scrub=weekly", "docC"),

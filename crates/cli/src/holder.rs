@@ -14,29 +14,34 @@
 //! A signal that ends a mount is handed on to the server. A server that cannot begin is tried again, a few times and at longer intervals; then the
 //! holder ends, and with it the mount (`ENOTCONN`).
 //!
+//! A server that is to be replaced by one of another program hands the mount over instead (`holder_upgrade.rs`).
+//!
+//! A server that hangs is ended, if a watchdog is wanted (`watchdog.rs`).
+//!
 //! # Cost
 //! One thread, which sleeps in poll(2) until the server ends, says something, or a signal comes.
 
 use crate::footing::{Footing, HOLDABLE, can_be_held};
-use crate::holder_link::{HolderLink, HolderMessage};
-use crate::nowhere::leave_the_pipes;
+use crate::held_process::HeldProcess;
+use crate::holder_link::{HolderLink, HolderMessage, Succession};
+use crate::holder_state::{Holding, MountHolder, Upgrade};
+use crate::holder_upgrade::answer;
+use crate::nowhere::{leave_the_pipes, nowhere};
 use crate::ram_options::MountList;
 use crate::system_log;
-use log::LevelFilter;
+use crate::watchdog::{WatchStep, Watchdog, threads_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, pipe};
-use sluice_console::failure::{Context, Failure, Result};
+use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{HeldMount, Restarts, Users, unmount_at};
-use sluice_sync::time::Duration;
-use std::ffi::OsString;
+use sluice_sync::time::{Duration, Instant};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// How long the holder waits before it starts a server again: after one that has served, then after the first, the second ... that could
 /// not go on. After the last of these it gives up.
@@ -52,22 +57,21 @@ const KILLED: usize = 4;
 /// The first Linux that has what a mount needs to outlive its server.
 const KERNEL_MIN: (u32, u32) = (6, 16);
 
-/// What a holder is asked for.
-pub(crate) struct Holding<'a> {
-    pub(crate) dir: &'a Path,
-    /// The arguments of the server.
-    pub(crate) arguments: Vec<OsString>,
-    pub(crate) detach: bool,
-    pub(crate) level: LevelFilter,
-}
-
 /// Whether a mount with these options is to have a holder; `in_background`: if nothing is said.
 ///
 /// # Errors
 /// It is to have one, and cannot.
 pub(crate) fn is_wanted(list: &MountList, place: Footing, in_background: bool) -> Result<bool> {
-    match (list.holder, obstacle(list, place, kernel())) {
-        (Some(true), Some(why)) => Err(Failure::Usage(format!("mount option holder=on: {why}"))),
+    if list.watchdog.is_some() && list.holder == Some(false) {
+        let text = "mount option watchdog: only with a holder: leave holder=off out";
+        return Err(Failure::Usage(text.into()));
+    }
+    let wanted = list.holder.or(list.watchdog.map(|_| true));
+    match (wanted, obstacle(list, place, kernel())) {
+        (Some(true), Some(why)) => {
+            let name = if list.holder.is_some() { "holder=on" } else { "watchdog" };
+            Err(Failure::Usage(format!("mount option {name}: {why}")))
+        }
         (Some(wanted), _) => Ok(wanted),
         (None, obstacle) => Ok(in_background && obstacle.is_none()),
     }
@@ -95,30 +99,14 @@ fn kernel() -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// How the life of a server went.
-#[derive(Default)]
-struct ServerLife {
-    /// It has got so far that it serves.
-    served: bool,
-    /// It ends as it should.
-    is_over: bool,
-    /// It could not go on, and why.
-    failure: Option<String>,
-}
-
-struct MountHolder<'a> {
-    asked: &'a Holding<'a>,
-    /// The working directory at the start: paths in options may be relative to it.
-    place: PathBuf,
-    mount: Option<HeldMount>,
-    restarts: Restarts,
-    /// Readable when a signal came that is to end the mount.
-    stops: UnixStream,
-    /// Readable when a server may have ended.
-    ends: UnixStream,
-    is_stopping: bool,
-    /// Terminal and pipes are left.
-    has_left: bool,
+/// The events that a holder waits for.
+struct Events {
+    stops: bool,
+    ends: bool,
+    says: bool,
+    successor_says: bool,
+    /// A request waits that nobody has read.
+    asks: bool,
 }
 
 /// Keeps a mount for as long as it lasts. Returns the exit status of its last server.
@@ -126,121 +114,230 @@ struct MountHolder<'a> {
 /// # Errors
 /// No server can be started, or none gets so far that it serves.
 pub(crate) fn hold(asked: &Holding<'_>) -> Result<u8> {
-    let mut holder = MountHolder {
-        asked,
-        place: std::env::current_dir().unwrap_or_else(|_| "/".into()),
-        mount: None,
-        restarts: Restarts::default(),
-        stops: told_of(&[SIGTERM, SIGINT, SIGHUP])?,
-        ends: told_of(&[SIGCHLD])?,
-        is_stopping: false,
-        has_left: false,
-    };
-    let mut failures = 0;
-    loop {
-        let (status, life) = holder.life_of_server()?;
-        let Some(mount) = holder.mount.as_ref().filter(|_| !life.is_over) else { return end_like(status) };
-        if !is_connected(mount) {
-            return Ok(0);
-        }
-        let count = if status.signal().is_some() { 1 } else { KILLED };
-        failures = if life.served { 0 } else { failures + count };
-        holder.restarts.count += 1;
-        let why = life.failure.unwrap_or_else(|| in_words(status));
-        let wait = WAITS.get(failures / KILLED).copied();
-        holder.restarts.cause = Some(why.clone());
-        match wait {
-            Some(wait) if !holder.is_stopping => holder.wait_for_stop(wait)?,
-            Some(_) => {}
-            None => {
-                let dir = holder.asked.dir.display();
-                let text =
-                    format!("{dir}: no server can go on with the mount, and calls there fail now: {why}");
-                if asked.detach && system_log::begin(asked.level, true).is_ok() {
-                    log::error!("{text}");
-                }
-                return Err(Failure::Failed(text));
-            }
-        }
-        if holder.is_stopping {
-            // Without a server nobody else does. Programs that use the mount find it dead.
-            let _ = unmount_at(asked.dir, Users::LetFinish);
-            return Ok(0);
-        }
-    }
+    let mut holder = MountHolder::new(asked)?;
+    let server = holder.start()?;
+    holder.keep(server)
 }
 
-impl MountHolder<'_> {
-    /// Starts a server, and waits until it has ended.
-    fn life_of_server(&mut self) -> Result<(ExitStatus, ServerLife)> {
-        let (link, theirs) = HolderLink::pair()?;
-        let mut server = self.start(theirs)?;
-        let word = match self.mount.take() {
-            None => HolderMessage::Mount,
-            Some(mount) => HolderMessage::Resume(mount, self.restarts.clone()),
-        };
-        // A server that has ended already is waited for below.
-        let _ = link.say(&word);
-        if let HolderMessage::Resume(mount, _) = word {
-            self.mount = Some(mount);
-        }
-        let mut life = ServerLife::default();
-        let mut hears = true;
+/// As [`hold`], for the program that a holder has executed in its own place. Standard input tells what it must know.
+///
+/// # Errors
+/// Errors of [`hold`].
+pub(crate) fn keep_on(asked: &Holding<'_>) -> Result<u8> {
+    let mut holder = MountHolder::new(asked)?;
+    let link = HolderLink::of_stdin(&nowhere()?)?;
+    let Some(HolderMessage::Succeed(succession)) = link.hear()? else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+    };
+    let Succession { mount, restarts, place, server, link, client } = *succession;
+    answer(client, &format!("ok\n{}\n", restarts.cause.as_deref().unwrap_or_default()));
+    (holder.mount, holder.restarts, holder.place, holder.has_left) = (Some(mount), restarts, place, true);
+    let server = HeldProcess::known(server, link).ok_or(io::ErrorKind::InvalidData);
+    holder.keep(server.map_err(io::Error::from)?)
+}
+
+impl<'a> MountHolder<'a> {
+    fn new(asked: &'a Holding<'a>) -> Result<MountHolder<'a>> {
+        Ok(MountHolder {
+            asked,
+            program: None,
+            place: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            mount: None,
+            restarts: Restarts::default(),
+            stops: told_of(&[SIGTERM, SIGINT, SIGHUP])?,
+            ends: told_of(&[SIGCHLD])?,
+            is_stopping: false,
+            has_left: false,
+            upgrade: None,
+            killed: Vec::new(),
+            watchdog: asked.watchdog.map(Watchdog::new),
+            logs: false,
+        })
+    }
+
+    /// Keeps the mount that `server` serves, with one server after the other.
+    fn keep(mut self, mut server: HeldProcess) -> Result<u8> {
+        let mut failures = 0;
         loop {
-            let mut ready = [
-                PollFd::new(&self.stops, PollFlags::IN),
-                PollFd::new(&self.ends, PollFlags::IN),
-                PollFd::new(&link, PollFlags::IN),
-            ];
-            let sources = if hears { &mut ready[..] } else { &mut ready[..2] };
-            match poll(sources, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(io::Error::from(errno).into()),
+            let status = self.await_end(&mut server)?;
+            let Some(mount) = self.mount.as_ref().filter(|_| !server.life.is_over) else {
+                return end_like(status);
+            };
+            if !is_connected(mount) {
+                return Ok(0);
             }
-            let [stops, ends, says] = ready.map(|source| !source.revents().is_empty());
-            if says && hears {
-                hears = self.hear(&link, &mut life);
-            }
-            if stops {
-                drain(&self.stops);
-                self.is_stopping = true;
-                // A server that has ended already is reaped below.
-                let _ = kill_process(pid_of(&server), Signal::TERM);
-            }
-            if ends {
-                drain(&self.ends);
-                if let Some(status) = server.try_wait()? {
-                    while hears {
-                        hears = self.hear(&link, &mut life);
+            let count = if status.signal().is_some() { 1 } else { KILLED };
+            failures = if server.life.served { 0 } else { failures + count };
+            self.restarts.count += 1;
+            let why = server.end_in_words(status);
+            let wait = WAITS.get(failures / KILLED).copied();
+            self.restarts.cause = Some(why.clone());
+            match wait {
+                Some(wait) if !self.is_stopping => self.wait_for_stop(wait)?,
+                Some(_) => {}
+                None => {
+                    let dir = self.asked.dir.display();
+                    let text =
+                        format!("{dir}: no server can go on with the mount, and calls there fail now: {why}");
+                    if self.asked.detach {
+                        self.begin_log();
+                        log::error!("{text}");
                     }
-                    return Ok((status, life));
+                    return Err(Failure::Failed(text));
                 }
             }
-        }
-    }
-
-    fn start(&self, link: OwnedFd) -> Result<Child> {
-        // This very program, also when its file was replaced.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("sluice").args(&self.asked.arguments).stdin(Stdio::from(link));
-        let is_there = self.place.is_dir();
-        command.current_dir(if is_there { &self.place } else { Path::new("/") });
-        command.spawn().context(|| "cannot start the serving process")
-    }
-
-    /// Takes what the server says. False: it says no more.
-    fn hear(&mut self, link: &HolderLink, life: &mut ServerLife) -> bool {
-        match link.hear() {
-            Ok(Some(HolderMessage::Hold(mount))) => self.mount = Some(mount),
-            Ok(Some(HolderMessage::Serves)) => {
-                life.served = true;
-                self.leave();
+            if self.is_stopping {
+                // Without a server nobody else does. Programs that use the mount find it dead.
+                let _ = unmount_at(self.asked.dir, Users::LetFinish);
+                return Ok(0);
             }
-            Ok(Some(HolderMessage::Ends)) => life.is_over = true,
-            Ok(Some(HolderMessage::Fails(why))) => life.failure = Some(why),
-            Ok(Some(HolderMessage::Mount | HolderMessage::Resume(..)) | None) | Err(_) => return false,
+            server = self.start()?;
         }
-        true
+    }
+
+    /// Starts a server.
+    fn start(&mut self) -> Result<HeldProcess> {
+        let server = HeldProcess::start(self.program.as_ref(), &self.asked.arguments, &self.place)?;
+        let restarts = self.restarts.clone();
+        match self.mount {
+            // A server that has ended already is waited for later.
+            None => drop(server.link.say(&HolderMessage::Mount)),
+            Some(_) => self.say_with_mount(&server.link, |mount| HolderMessage::Resume(mount, restarts)),
+        }
+        Ok(server)
+    }
+
+    /// Waits until the server has ended. An upgrade replaces the process in `server`.
+    fn await_end(&mut self, server: &mut HeldProcess) -> Result<ExitStatus> {
+        // The server may have ended before this program was executed.
+        let mut events = Events { stops: false, ends: true, says: false, successor_says: false, asks: false };
+        self.watchdog.iter_mut().for_each(Watchdog::rest);
+        loop {
+            if events.says {
+                self.hear(server);
+            }
+            if events.successor_says {
+                self.hear_successor(server);
+            }
+            if events.stops {
+                drain(&self.stops);
+                self.is_stopping = true;
+                self.give_upgrade_up("the mount was told to end");
+                server.signal(Signal::TERM);
+            }
+            if events.ends {
+                drain(&self.ends);
+                self.reap_successor();
+                if let Some(status) = server.ended()? {
+                    while server.hears {
+                        self.hear(server);
+                    }
+                    if !self.replace(server) {
+                        self.end_upgrade(server, status);
+                        return Ok(status);
+                    }
+                }
+            }
+            if self.upgrade.as_ref().is_some_and(|upgrade| upgrade.left().is_zero()) {
+                self.upgrade_is_late(server);
+            }
+            self.watch(server, events.asks);
+            events = self.await_events(server)?;
+        }
+    }
+
+    /// Looks whether the server hangs, if it is time for that.
+    fn watch(&mut self, server: &mut HeldProcess, asks: bool) {
+        let (Some(dog), now) = (&mut self.watchdog, Instant::now()) else { return };
+        if self.upgrade.is_some() || !server.life.served {
+            return dog.rest();
+        }
+        if asks {
+            dog.request_came(now);
+        }
+        if dog.next().is_none_or(|next| now < next) {
+            return;
+        }
+        match dog.look(now) {
+            // A server that does not hear it is replaced soon.
+            WatchStep::Ask => drop(server.link.say(&HolderMessage::Look)),
+            WatchStep::Replace => {
+                let seconds = dog.seconds();
+                dog.rest();
+                self.begin_log();
+                let (dir, pid) = (self.asked.dir.display(), server.number());
+                log::error!(
+                    "{dir}: the server, process {pid}, has answered nothing for {seconds} s and is replaced"
+                );
+                threads_of(pid).iter().for_each(|line| log::error!("{dir}: {line}"));
+                server.life.failure =
+                    Some(format!("the watchdog ended a server that had answered nothing for {seconds} s"));
+                server.signal(Signal::KILL);
+            }
+        }
+    }
+
+    pub(crate) fn begin_log(&mut self) {
+        if !std::mem::replace(&mut self.logs, true) {
+            // Without a log nobody is told.
+            let _ = system_log::begin(self.asked.level, self.asked.detach);
+        }
+    }
+
+    /// Waits for something to do.
+    fn await_events(&self, server: &HeldProcess) -> Result<Events> {
+        let successor = self.upgrade.as_ref().and_then(Upgrade::successor);
+        let mut ready = vec![PollFd::new(&self.stops, PollFlags::IN), PollFd::new(&self.ends, PollFlags::IN)];
+        let is_idle = |dog: &&Watchdog| dog.is_idle() && server.life.served && self.upgrade.is_none();
+        let dog = self.watchdog.as_ref().filter(is_idle);
+        let device = dog.and(self.mount.as_ref()).map(|mount| &mount.device);
+        let (server, successor) = (server.listening(), successor.and_then(HeldProcess::listening));
+        ready.extend(server.map(|link| PollFd::new(link, PollFlags::IN)));
+        ready.extend(successor.map(|link| PollFd::new(link, PollFlags::IN)));
+        ready.extend(device.map(|device| PollFd::new(device, PollFlags::IN)));
+        let next = self.watchdog.as_ref().and_then(Watchdog::next);
+        let look = next.map(|next| next.saturating_duration_since(Instant::now()));
+        let limit = self.upgrade.as_ref().map(Upgrade::left).into_iter().chain(look).min();
+        let limit = limit.map(Timespec::try_from);
+        let limit = limit.transpose().map_err(io::Error::other)?;
+        match poll(&mut ready, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
+        let mut ready = ready.iter().map(|source| !source.revents().is_empty());
+        let mut next = |is_there: bool| is_there && ready.next().unwrap_or(false);
+        Ok(Events {
+            stops: next(true),
+            ends: next(true),
+            says: next(server.is_some()),
+            successor_says: next(successor.is_some()),
+            asks: next(device.is_some()),
+        })
+    }
+
+    /// Takes what the server says.
+    fn hear(&mut self, server: &mut HeldProcess) {
+        match server.hear() {
+            Some(HolderMessage::Hold(mount)) => self.mount = Some(mount),
+            Some(HolderMessage::Serves) => {
+                server.life.served = true;
+                self.leave();
+                self.conclude_upgrade(server);
+            }
+            Some(HolderMessage::Ends) => server.life.is_over = true,
+            Some(HolderMessage::Left) => server.life.left = true,
+            Some(HolderMessage::Fails(why)) => server.life.failure = Some(why),
+            Some(HolderMessage::Upgrade(program, client)) => self.begin_upgrade(program, client, server),
+            Some(HolderMessage::Pushed) => self.note_push(server),
+            Some(HolderMessage::Stays(why)) => self.give_upgrade_up(&why),
+            Some(HolderMessage::Answered(number, serving)) => {
+                let is_busy = serving > 0 || self.mount.as_ref().is_some_and(has_requests);
+                self.watchdog.iter_mut().for_each(|dog| dog.heard(number, is_busy, Instant::now()));
+            }
+            // What a server does not say.
+            Some(_) => server.hears = false,
+            None => {}
+        }
     }
 
     /// As a daemon does, once the mount is there.
@@ -280,10 +377,6 @@ fn drain(mut stream: &UnixStream) {
     while stream.read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
 }
 
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_child(child)
-}
-
 /// Whether the kernel still has the mount.
 fn is_connected(mount: &HeldMount) -> bool {
     let device = mount.device.as_fd();
@@ -293,12 +386,13 @@ fn is_connected(mount: &HeldMount) -> bool {
     !device[0].revents().contains(PollFlags::ERR)
 }
 
-/// How a server ended.
-fn in_words(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("signal {signal} ended the server"),
-        (None, code) => format!("the server ended with status {}", code.unwrap_or(1)),
-    }
+/// Whether the kernel has a request that nobody has read.
+fn has_requests(mount: &HeldMount) -> bool {
+    let device = mount.device.as_fd();
+    let mut device = [PollFd::new(&device, PollFlags::IN)];
+    // Without a wait it cannot fail.
+    let _ = poll(&mut device, Some(&Timespec::default()));
+    device[0].revents().contains(PollFlags::IN)
 }
 
 /// Ends as the server did.
@@ -325,11 +419,5 @@ mod tests {
         assert!(why("ro", (6, 15)).contains("this kernel cannot give a mount to another server"));
         assert!(why("volatile", KERNEL_MIN).contains("not with volatile"));
         assert!(kernel().is_some_and(|kernel| kernel > (2, 6)));
-    }
-
-    #[test]
-    fn the_end_of_a_server_is_told_in_words() {
-        assert_eq!(in_words(ExitStatus::from_raw(9)), "signal 9 ended the server");
-        assert_eq!(in_words(ExitStatus::from_raw(101 << 8)), "the server ended with status 101");
     }
 }

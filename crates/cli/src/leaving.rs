@@ -1,6 +1,7 @@
 //! Leaving: waits for a server that lets its store go.
 
 use crate::bucket;
+use crate::in_time::in_time_of;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::control::{self, ServerEnd};
 use sluice_store::StoreError;
@@ -9,16 +10,52 @@ use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
 use std::path::Path;
 
+/// How long a server may take to say which process it is: it is unmounted all the same.
+const ASK_MAX: Duration = Duration::from_millis(1200);
 /// How long a server may take that writes what is left.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a server without a mount is waited for: one that was unmounted lazily stays as long as its files are open.
 const LEAVING: Duration = Duration::from_secs(30);
 
-/// The process that serves the mount on `dir`, if this one can tell.
-pub(crate) fn server_of(dir: &Path) -> Option<u32> {
-    // A server in another pid namespace has another number there.
-    let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
-    control::server_of(dir).ok().flatten().filter(|_| is_here)
+/// The server of a mount that is about to be unmounted.
+#[derive(Default)]
+pub(crate) struct LeavingServer {
+    /// Its process, if this one can tell.
+    process: Option<u32>,
+    end: Option<ServerEnd>,
+    /// For a silent server: its process and state, as far as `/proc` tells.
+    silence: Option<String>,
+}
+
+impl LeavingServer {
+    /// That of the mount on `dir`.
+    pub(crate) fn of(dir: &Path) -> LeavingServer {
+        let asked = in_time_of(ASK_MAX, dir, |dir| {
+            // A server in another pid namespace has another number there.
+            let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
+            let process = control::server_of(dir).ok().flatten().filter(|_| is_here);
+            let end = control::end_of(dir).ok().flatten();
+            Ok(LeavingServer { process, end, silence: None })
+        });
+        asked.unwrap_or_else(|_| LeavingServer {
+            silence: Some(control::silent_server(dir).unwrap_or_default()),
+            ..LeavingServer::default()
+        })
+    }
+
+    /// For a silent server: what was seen of it, as the rest of a message.
+    pub(crate) fn silence(&self) -> Option<String> {
+        self.silence.as_ref().map(|seen| format!("; its server does not answer ({seen})"))
+    }
+
+    /// [Waits](await_end) until it has let go of `store`. One that was silent is not waited for.
+    pub(crate) fn await_end(self, store: &Path) -> Result<()> {
+        match self.silence {
+            None => await_end(store, self.process, self.end),
+            Some(seen) => await_end_for(Duration::ZERO, store, None, None)
+                .map_err(|failure| Failure::Failed(format!("{failure}; {seen}"))),
+        }
+    }
 }
 
 /// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.

@@ -53,7 +53,11 @@ fn row(mount: &ListedMount) -> MountRow {
     let troubled = |state, why: &str, place| MountRow { state, why: Some(why.into()), ..place };
     match &mount.server {
         ServerAnswer::Nobody => troubled("ended", "calls there fail: sluice umount removes the mount", place),
-        ServerAnswer::Silent => troubled("silent", "no answer within 2 s", place),
+        ServerAnswer::Silent => {
+            let seen = control::silent_server(&mount.directory);
+            let seen = seen.map_or_else(String::new, |seen| format!(" ({seen})"));
+            troubled("silent", &format!("no answer within 2 s{seen}"), place)
+        }
         ServerAnswer::Refused(why) => troubled("refused", why, place),
         ServerAnswer::Serves(pid, stat) => {
             let known = stat.file_system.as_ref();

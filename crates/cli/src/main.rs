@@ -29,8 +29,13 @@ mod failures;
 mod fault;
 mod figures;
 mod footing;
+mod heed;
+mod held_process;
 mod holder;
 mod holder_link;
+mod holder_state;
+mod holder_upgrade;
+mod in_time;
 mod key_source;
 mod keys;
 mod lab_program;
@@ -62,7 +67,9 @@ mod storage;
 mod store;
 mod streams;
 mod system_log;
+mod upgrade;
 mod watch;
+mod watchdog;
 mod workspace;
 #[cfg(feature = "cluster")]
 mod workspace_places;
@@ -71,16 +78,16 @@ use args::{Child, Command, LockCommand};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use footing::Footing;
-use mount_files::MountFile;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::interrupt::{Interrupt, outlive_file_size_limit};
 use sluice_console::mounted;
 use sluice_console::output::Output;
 use sluice_console::program::{complain, exit_status, one_line, this_program};
 use sluice_console::stack;
-use sluice_fuse::{Ended, MountError, Users, control};
+use sluice_fuse::{Ended, MountError, Users};
 use std::ffi::OsStr;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use streams::ChangeForm;
 
@@ -152,17 +159,20 @@ fn perform(command: Command) -> Result<u8> {
         Command::Umount { lazy, force, dir } => {
             let store = store::mounted_on(&dir).filter(|_| !lazy && !force);
             // Before the mount is gone.
-            let server = store.as_ref().and_then(|_| leaving::server_of(&dir));
-            let end = store.as_ref().and_then(|_| control::end_of(&dir).ok().flatten());
+            let leaving = match &store {
+                Some(_) => leaving::LeavingServer::of(&dir),
+                None => leaving::LeavingServer::default(),
+            };
             let users = match () {
                 () if force => Users::Fail,
                 () if lazy => Users::LetFinish,
                 () => Users::Keep,
             };
             let ended = sluice_fuse::unmount_at(&dir, users).map_err(|error| match &error {
-                MountError::Busy(dir) => {
-                    Failure::Failed(format!("{error}{}", first_user(mount_files::of_programs(dir))))
-                }
+                MountError::Busy(dir) => Failure::Failed(format!(
+                    "{error}{}",
+                    leaving.silence().unwrap_or_else(|| first_user(dir))
+                )),
                 _ => failures::mount_failure(error),
             })?;
             if ended == Ended::Detached {
@@ -171,7 +181,7 @@ fn perform(command: Command) -> Result<u8> {
                     0,
                 );
             } else if let Some(store) = store {
-                leaving::await_end(&store, server, end)?;
+                leaving.await_end(&store)?;
             }
         }
         Command::Clone { from, to } => copies::clone_tree(&from, &to)?,
@@ -213,6 +223,7 @@ fn perform(command: Command) -> Result<u8> {
                 return Err(Failure::Usage("top: give a directory of a mount, or --cluster CLUSTER".into()));
             }
         },
+        Command::Upgrade { dir } => upgrade::upgrade(&dir)?,
         Command::Lab(_) => return lab_program::run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -228,8 +239,12 @@ fn perform(command: Command) -> Result<u8> {
 }
 
 /// One of the processes that use a mount, as the rest of a message; nothing if none may be looked at.
-fn first_user(files: Result<Vec<MountFile>>) -> String {
-    files.unwrap_or_default().first().map_or_else(String::new, |file| format!("; {}", file.in_words()))
+fn first_user(dir: &Path) -> String {
+    // The kernel asks the server for attributes of open files.
+    in_time::in_time(dir, mount_files::of_programs)
+        .unwrap_or_default()
+        .first()
+        .map_or_else(String::new, |file| format!("; {}", file.in_words()))
 }
 
 fn perform_as_child(child: Child) -> Result<u8> {

@@ -9,6 +9,7 @@ use crate::key_source::KeySource;
 use log::LevelFilter;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::MountOptions;
+use sluice_sync::time::Duration;
 use sluice_vfs::{Options, SnapshotPeriod, SnapshotSchedule, Superblock};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +18,9 @@ use std::path::PathBuf;
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock, memory=N[K|M|G|T|%], \
                      snapshots=PERIOD:N[,PERIOD:N], scrub=PERIOD, \
-                     volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, holder=on|off, track, log=LEVEL, metrics=ADDRESS:PORT";
+                     volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, holder=on|off, watchdog=SECONDS, track, log=LEVEL, metrics=ADDRESS:PORT";
+/// The seconds that `watchdog` may have.
+const WATCHDOG: std::ops::RangeInclusive<u64> = 1..=86_400;
 /// The unit of memory for file data: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -57,6 +60,8 @@ pub(crate) struct MountList {
     pub(crate) is_tracked: bool,
     /// Whether the mount is to outlive its server, if that is said.
     pub(crate) holder: Option<bool>,
+    /// After how long without an answer the server is replaced, if so.
+    pub(crate) watchdog: Option<Duration>,
 }
 
 /// Parses the options of a file system in a store or in memory.
@@ -101,6 +106,7 @@ fn parse(list: &str) -> Result<MountList> {
         metrics: None,
         is_tracked: false,
         holder: None,
+        watchdog: None,
     };
     for option in list.split(',') {
         if apply(&mut parsed, option, memory)? {
@@ -186,6 +192,12 @@ fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
         ("track", None) => list.is_tracked = true,
         ("holder", Some("on")) => list.holder = Some(true),
         ("holder", Some("off")) => list.holder = Some(false),
+        ("watchdog", Some(value)) => {
+            let seconds = digits(value).filter(|seconds| WATCHDOG.contains(seconds));
+            let seconds =
+                seconds.ok_or_else(|| refuse("give 1 to 86400 seconds, more than the slowest call takes"))?;
+            list.watchdog = Some(Duration::from_secs(seconds));
+        }
         ("log", Some(value)) => {
             list.level = value.parse().map_err(|_| refuse("give off, error, warn, info, debug or trace"))?;
         }

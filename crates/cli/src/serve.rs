@@ -10,8 +10,10 @@ use crate::bucket::{self, Bucket};
 use crate::cluster::ClusterMember;
 use crate::failures::{failure, mount_failure};
 use crate::footing::Footing;
-use crate::holder::{self, Holding};
+use crate::heed;
+use crate::holder;
 use crate::holder_link::{HolderLink, HolderMessage};
+use crate::holder_state::Holding;
 use crate::key_source::{KeySource, key_for, refuse_wrong_key};
 use crate::metrics::MountPlace;
 use crate::mount_files::{self, MountFile};
@@ -26,9 +28,11 @@ use rustix::process::Resource;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::mounted;
 use sluice_console::program::this_program;
-use sluice_fuse::{Ended, MountOptions, StopSignals, StorageStat, control};
+use sluice_fuse::{Ended, MountOptions, Restarts, StopSignals, StorageStat, control};
 use sluice_store::disk::HostDisk;
 use sluice_store::{Store, StoreError};
+use sluice_sync::{Arc, memory, thread};
+use sluice_vfs::Superblock;
 use sluice_sync::{memory, thread};
 use sluice_vfs::{Errno, Superblock};
 use std::ffi::OsString;
@@ -51,8 +55,8 @@ pub(crate) fn option_list(options: &[String], place: Footing) -> Result<String> 
 
 pub(crate) fn mount(args: MountArgs) -> Result<u8> {
     // A server that goes on with a mount must not look there: nobody answers yet.
-    if args.held {
-        return serve_held(args);
+    if args.held || args.keeps {
+        return go_on(args);
     }
     let (dir, store) = match <[_; 2]>::try_from(args.places) {
         Ok([store, dir]) if !args.ram => (dir, Some(store)),
@@ -111,14 +115,25 @@ pub(crate) fn mount(args: MountArgs) -> Result<u8> {
         && let Some(store) = &store
         && holder::is_wanted(&parsed, place, args.detach)?
     {
-        let words = ["mount", "--foreground", "--held"].into_iter().chain(args.detach.then_some("--detach"));
-        let words = words.chain(["-o", &list, "--"]).map(OsString::from);
         let dir = dir.canonicalize().unwrap_or(dir);
-        let arguments = words.chain([store.into(), dir.clone().into()]).collect();
-        return holder::hold(&Holding { dir: &dir, arguments, detach: args.detach, level: parsed.level });
+        let arguments = held_arguments(args.detach, &list, store, &dir);
+        return holder::hold(&Holding {
+            dir: &dir,
+            arguments,
+            detach: args.detach,
+            level: parsed.level,
+            watchdog: parsed.watchdog,
+        });
     }
     let way = ServingWay { attached: args.attached, detach: args.detach, link: None };
     serve_and_tell(store.as_deref(), &dir, &list, &way, member.as_ref())
+}
+
+/// The arguments of a server with a holder.
+fn held_arguments(detach: bool, list: &str, store: &Path, dir: &Path) -> Vec<OsString> {
+    let words = ["mount", "--foreground", "--held"].into_iter().chain(detach.then_some("--detach"));
+    let words = words.chain(["-o", list, "--"]).map(OsString::from);
+    words.chain([store.into(), dir.into()]).collect()
 }
 
 /// How a mount is served.
@@ -126,15 +141,22 @@ struct ServingWay {
     attached: bool,
     detach: bool,
     /// The holder of the mount.
-    link: Option<HolderLink>,
+    link: Option<Arc<HolderLink>>,
 }
 
-/// `sluice mount --held`: the server of a mount that a holder keeps, which has checked the arguments.
-fn serve_held(args: MountArgs) -> Result<u8> {
-    let link = HolderLink::of_server(&nowhere()?)?;
+/// `sluice mount --held`: the server of a mount that a holder keeps, which has checked the arguments. `sluice mount --keeps`: the holder, as
+/// the program that was executed in its place.
+fn go_on(args: MountArgs) -> Result<u8> {
     let (Some(dir), Some(store)) = (args.places.last(), args.places.first()) else { return Ok(0) };
+    let list = args.options.join(",");
+    if args.keeps {
+        let MountList { level, watchdog, .. } = ram_options::parse_for(true, &list)?;
+        let arguments = held_arguments(args.detach, &list, store, dir);
+        return holder::keep_on(&Holding { dir, arguments, detach: args.detach, level, watchdog });
+    }
+    let link = Arc::new(HolderLink::of_stdin(&nowhere()?)?);
     let way = ServingWay { attached: false, detach: args.detach, link: Some(link) };
-    let served = serve_and_tell(Some(store), dir, &args.options.join(","), &way, None);
+    let served = serve_and_tell(Some(store), dir, &list, &way, None);
     if let (Err(error), Some(link)) = (&served, &way.link) {
         // Without a holder nobody hears it.
         let _ = link.say(&HolderMessage::Fails(error.to_string()));
@@ -245,13 +267,22 @@ fn serve(
     member: Option<&ClusterMember>,
 ) -> Result<()> {
     let &ServingWay { attached, detach, .. } = way;
-    let MountList { mut ram, objects, mount: mut options, key, level, metrics, is_tracked, holder } =
-        ram_options::parse_for(store.is_some(), list)?;
-    let resumed = match &way.link {
+    let MountList {
+        mut ram,
+        objects,
+        mount: mut options,
+        key,
+        level,
+        metrics,
+        is_tracked,
+        holder,
+        watchdog: _,
+    } = ram_options::parse_for(store.is_some(), list)?;
+    let mut order = match &way.link {
         Some(link) => link.hear()?,
         None => None,
     };
-    if let Some(HolderMessage::Resume(held, _)) = &resumed {
+    if let Some(HolderMessage::Resume(held, _) | HolderMessage::Prepare(held, _)) = &order {
         ram.name_key = held.name_key();
     }
     let can_read_again = key.as_ref().map(KeySource::can_be_read_again);
@@ -310,6 +341,14 @@ fn serve(
         let (ended, device) = member.serve((store, storage), ram, dir, options, signals, (waits, answers))?;
         return conclude(ended, dir, device, detach);
     }
+    if let (Some(HolderMessage::Prepare(held, protocol)), Some(link), Some(store)) =
+        (&order, &way.link, store)
+    {
+        heed::refuse_other(held, protocol, &options, (store, ram.store.key.as_ref()))?;
+        link.say(&HolderMessage::Prepared(env!("CARGO_PKG_VERSION").into()))?;
+        // Without an answer the holder has ended, and nobody knows whether the last server has left.
+        order = link.hear()?.or(order);
+    }
     let is_volatile = ram.store.volatile;
     let superblock = match store {
         None => Superblock::new(ram),
@@ -319,19 +358,24 @@ fn serve(
                 let what = format!("{}: waits until it is known who lives: {other}", store.display());
                 tell_wait(attached || detach, &what);
             };
-            storage.open(store, ram, options.read_only, &waits).map_err(failure(store))?
+            let open = || storage.open(store, ram.clone(), options.read_only, &waits);
+            let is_alone = matches!(order, Some(HolderMessage::Prepare(..)));
+            let opened = if is_alone { heed::once_free(open) } else { open() };
+            opened.map_err(failure(store))?
         }
     };
     if is_tracked {
         superblock.track_crashes().map_err(std::io::Error::from)?;
     }
-    let mount = match resumed {
+    let mount = match order {
         Some(HolderMessage::Resume(held, restarts)) => options.resume(&superblock, held, restarts),
+        // The store is ours: the last server has left.
+        Some(HolderMessage::Prepare(held, _)) => options.resume(&superblock, held, Restarts::default()),
         _ => options.mount(&superblock, dir),
     };
     let mount = mount.map_err(mount_failure)?;
-    if let (Some(link), Some(held)) = (&way.link, mount.held()?) {
-        link.say(&HolderMessage::Hold(held))?;
+    if let Some(held) = mount.held()? {
+        tell_holder(way, &HolderMessage::Hold(held));
     }
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);
@@ -339,6 +383,9 @@ fn serve(
         serve_metrics(address, mount.device(), MountPlace::of(dir, store))?;
     }
     ready(attached, detach)?;
+    if let (Some(link), Some(server)) = (&way.link, mount.held_server()) {
+        heed::heed(link, server)?;
+    }
     tell_holder(way, &HolderMessage::Serves);
     log::info!("mounted on {}, device {major}:{minor}", dir.display());
     let ended = mount.run_until_signal(signals)?;

@@ -1,6 +1,7 @@
 //! Watch: the file locks of a mount (`locks`), and what it has counted, once (`stat`), every second (`top`), or for Prometheus (`-o metrics=ADDRESS`).
 
 use crate::args::Watched;
+use crate::in_time::in_time;
 use crate::metrics::{self, MountPlace};
 use crate::screens::{self, Screens};
 use crate::{mount_files, mount_locks, mount_stat};
@@ -19,23 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_MAX: u64 = 8192;
 
 pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()> {
-    say_if_elsewhere(dir);
-    let place = || dir.display().to_string();
+    let text = in_time(dir, move |dir| locks_of(dir, hot))?;
     if hot {
-        let answer = control::hot_locks(dir).context(place)?;
-        let answer = answer.ok_or_else(|| match sluice_fuse::is_within(dir) {
-            Ok(false) => no_server(dir),
-            _ => {
-                let text = "the kernel serves the locks here and counts nothing: mount with -o locks=sluice";
-                Failure::Failed(format!("{}: {text}", place()))
-            }
-        })?;
-        return Output::plain().give(mount_locks::hot_files(&answer)?.as_bytes());
+        return Output::plain().give(mount_locks::hot_files(&text)?.as_bytes());
     }
-    if !sluice_fuse::is_within(dir).context(place)? {
-        return Err(no_server(dir));
-    }
-    let text = control::all_locks(dir).context(place)?;
     if !table && !json {
         return Output::plain().give(&text);
     }
@@ -44,12 +32,36 @@ pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()
     Output::plain().give(text.as_bytes())
 }
 
-pub(crate) fn stat(dir: &Path, json: bool, files: bool, explain: bool) -> Result<()> {
+/// The locks of the mount that holds `dir`, or the statistics of its files' locks if it is these that are wanted.
+fn locks_of(dir: &Path, hot: bool) -> Result<Vec<u8>> {
     say_if_elsewhere(dir);
-    let answer = ask(dir)?;
+    let place = || dir.display().to_string();
+    if hot {
+        let answer = control::hot_locks(dir).context(place)?;
+        return answer.ok_or_else(|| match sluice_fuse::is_within(dir) {
+            Ok(false) => no_server(dir),
+            _ => {
+                let text = "the kernel serves the locks here and counts nothing: mount with -o locks=sluice";
+                Failure::Failed(format!("{}: {text}", place()))
+            }
+        });
+    }
+    if !sluice_fuse::is_within(dir).context(place)? {
+        return Err(no_server(dir));
+    }
+    control::all_locks(dir).context(place)
+}
+
+pub(crate) fn stat(dir: &Path, json: bool, files: bool, explain: bool) -> Result<()> {
+    let ask = move |dir: &Path| {
+        say_if_elsewhere(dir);
+        let answer = ask(dir)?;
+        let asked = if files { control::library_files(dir) } else { Ok(None) };
+        Ok((answer, asked.context(|| dir.display().to_string())?))
+    };
+    let (answer, in_server) = in_time(dir, ask)?;
     if files {
         let mut files = mount_files::of_programs(dir)?;
-        let in_server = control::library_files(dir).context(|| dir.display().to_string())?;
         files.extend(mount_files::of_server(&in_server.unwrap_or_default())?);
         let text = if json { mount_files::json(&answer, &files)? } else { mount_files::table(&files) };
         return Output::plain().give(text.as_bytes());
@@ -63,12 +75,13 @@ pub(crate) fn stat(dir: &Path, json: bool, files: bool, explain: bool) -> Result
 }
 
 pub(crate) fn top(dir: &Path, watched: &Watched) -> Result<()> {
-    say_if_elsewhere(dir);
+    let ask = || in_time(dir, ask);
+    in_time(dir, |dir| Ok(say_if_elsewhere(dir)))?;
     let mut screens = Screens::begin(watched)?;
-    let (mut before, mut then) = (mount_stat::parse(&ask(dir)?)?, Instant::now());
+    let (mut before, mut then) = (mount_stat::parse(&ask()?)?, Instant::now());
     let title = dir.display().to_string();
     while screens.wait() {
-        let now = mount_stat::parse(&ask(dir)?)?;
+        let now = mount_stat::parse(&ask()?)?;
         let seconds = then.elapsed().as_secs_f64();
         let line = || {
             let mut fields = screens::fields(&now, Some(&before), seconds);

@@ -13,7 +13,7 @@ use crate::reply::{Disposition, Reply, Seek};
 use crate::request::{Malformed, Request};
 use crate::transport::{Channel, Replier};
 use crate::{LockMode, MountOptions};
-use sluice_sync::atomic::{AtomicBool, Ordering};
+use sluice_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sluice_sync::time::Instant;
 use sluice_sync::{Arc, OnceLock, mpsc};
 use sluice_vfs::{Errno, InodeRef, ObserverId, Superblock};
@@ -51,6 +51,8 @@ pub struct Connection {
     later: mpsc::Sender<Event>,
     /// Seeks that wait for the kernel's pages. *immutable once set*
     pub(crate) seeks: OnceLock<mpsc::Sender<(Seek, Arc<dyn Channel>)>>,
+    /// Streams that clients of the control socket send or receive. *atomic (no label: SeqCst)*
+    pub(crate) transfers: Arc<AtomicUsize>,
     /// Its requests.
     pub counters: Counters,
     /// The kernel was told that it need not hand fsync on. *atomic (no label: a flag on its own)*
@@ -128,6 +130,7 @@ impl Connection {
             second_looks: SecondLooks::default(),
             later,
             seeks: OnceLock::new(),
+            transfers: Arc::default(),
             counters: Counters::default(),
             declined_fsync: AtomicBool::new(false),
             panicked: AtomicBool::new(false),

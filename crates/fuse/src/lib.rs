@@ -79,7 +79,7 @@ pub mod internal;
 
 pub use abi::opcode;
 pub use error::{MountError, is_dead};
-pub use held::{HeldMount, Restarts};
+pub use held::{HeldMount, HeldServer, Restarts};
 pub use mount::{Ended, Users, device_of_source, is_mounted_for, is_within, source_at, unmount_at};
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, StorageStat, Transport};
 pub use remount::{is_of_remount, remount_at};

@@ -11,6 +11,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
+use sluice_sync::time::Duration;
+use sluice_sync::{mpsc, thread};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::io::{self, IoSliceMut};
@@ -21,6 +23,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// How long a mount that is in use may take to say that it is dead: that is known at once.
+const REACH_MAX: Duration = Duration::from_millis(500);
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// The type in `/proc/mounts` is `fuse.` and this, in the form of `mount -t`.
@@ -70,6 +74,15 @@ pub(crate) fn reach(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::statfs(path).map(drop)?)
 }
 
+/// As [`reach`], but returns `Ok` for a file system whose server does not answer soon.
+fn reach_soon(path: &Path) -> io::Result<()> {
+    let (tell, told) = mpsc::channel();
+    let place = path.to_owned();
+    // A thread that waits for a server that hangs is left behind.
+    thread::Builder::new().name("sluice-reach".into()).spawn(move || _ = tell.send(reach(&place)))?;
+    told.recv_timeout(REACH_MAX).unwrap_or(Ok(()))
+}
+
 /// The device number of the file system that holds `path`.
 pub(crate) fn device_of(path: &Path) -> io::Result<(u32, u32)> {
     // The kernel's cached attributes suffice: a node of a cluster may have no server to ask.
@@ -105,7 +118,7 @@ pub fn unmount_at(dir: &Path, users: Users) -> Result<Ended, MountError> {
         abort(&dir, device)?;
     }
     match unmount(&dir, device, users != Users::Keep) {
-        Err(MountError::Busy(_)) if reach(&dir).is_err_and(|error| is_dead(&error)) => {
+        Err(MountError::Busy(_)) if reach_soon(&dir).is_err_and(|error| is_dead(&error)) => {
             unmount(&dir, device, true).map(|()| Ended::Detached)
         }
         outcome => outcome.map(|()| Ended::Unmounted),

@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::control::Server;
 use crate::event::{Event, Serving};
 use crate::handler::start_seeks;
-use crate::held::{HeldMount, MountState, Restarts};
+use crate::held::{HeldMount, HeldServer, MountState, Restarts};
 use crate::lock_class::{CONTROL, PROGRESS};
 use crate::notify;
 use crate::reply::Reply;
@@ -268,6 +268,11 @@ impl Mount {
     pub fn held(&self) -> io::Result<Option<HeldMount>> {
         let MountShared { dir, device, transport, .. } = &*self.shared;
         self.connection.held_mount(dir.clone(), *device, transport.as_fd().try_clone_to_owned())
+    }
+
+    /// The server, for the holder of the mount; none if the mount cannot outlive its server.
+    pub fn held_server(&self) -> Option<HeldServer> {
+        self.connection.held.get().map(|_| HeldServer::new(Arc::downgrade(&self.connection)))
     }
 
     /// Where the file system is mounted, as an absolute path.

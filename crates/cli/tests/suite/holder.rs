@@ -47,6 +47,14 @@ impl Kept {
         &self.stored.dir
     }
 
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    pub(crate) fn stored(&self) -> &Stored {
+        &self.stored
+    }
+
     /// Ends the server by a signal.
     pub(crate) fn hit(&self, signal: &str) {
         let server = Cell::new(None);
@@ -96,13 +104,13 @@ impl Drop for Kept {
 }
 
 /// How often the server was replaced; none while nobody answers.
-fn restarts(dir: &Path) -> Option<u64> {
+pub(crate) fn restarts(dir: &Path) -> Option<u64> {
     let ran = sluice(["stat".as_ref(), "--json".as_ref(), dir.as_os_str()]);
     serde_json::from_str::<serde_json::Value>(&ran.stdout).ok()?["restarts"].as_u64()
 }
 
 /// Whether a call may fail like that when a server has died: something that was not durable is lost.
-fn tells_loss(error: &io::Error) -> bool {
+pub(crate) fn tells_loss(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EIO | ESTALE))
 }
 

@@ -8,6 +8,7 @@ mod crash_test;
 mod debian;
 mod encryption;
 mod endings;
+mod hanging;
 mod harness;
 #[allow(dead_code)] // nothing fails here
 #[path = "../../../cluster/tests/suite/history/mod.rs"]
@@ -28,4 +29,5 @@ mod schedule;
 mod scrub;
 mod store;
 mod streams;
+mod upgrade;
 mod writeback;

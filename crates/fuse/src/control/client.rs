@@ -297,7 +297,7 @@ fn ask(device: (u32, u32), question: &[u8], patience: Option<Duration>) -> io::R
     stream.map(|stream| answer_on(stream, patience)).transpose()
 }
 
-fn answer_on(stream: UnixStream, patience: Option<Duration>) -> io::Result<Vec<u8>> {
+pub(super) fn answer_on(stream: UnixStream, patience: Option<Duration>) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(patience)?;
     let mut answer = Vec::new();
     match stream.take(ANSWER_MAX).read_to_end(&mut answer) {
@@ -337,7 +337,7 @@ fn connect_by_name(device: (u32, u32)) -> io::Result<Option<UnixStream>> {
 const ENDED: &str = "the server of the mount ended before it answered: mount again, and see whether the order was carried out";
 
 /// The answer behind the first line, or that line as an error.
-fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
+pub(super) fn unwrap(answer: Vec<u8>) -> io::Result<Vec<u8>> {
     if answer.is_empty() {
         return Err(io::Error::new(ErrorKind::UnexpectedEof, ENDED));
     }

@@ -11,7 +11,7 @@
 //!   order and what it is about        ──>
 //!                           <──   "ok\n" and the answer, or one line that says why not; end of stream
 //! ```
-//! The orders are `clone`, `take-snapshot`, `drop-snapshot` and `restore-snapshot`, and those in `faults.rs`, `quota.rs`, `scrub.rs` and
+//! The order `upgrade` is in `upgrade.rs`. The others are `clone`, `take-snapshot`, `drop-snapshot` and `restore-snapshot`, and those in `faults.rs`, `quota.rs`, `scrub.rs` and
 //! `transfer.rs`. A
 //! line of numbers follows, the last one the length of a name, and the name. The object of a clone is given in numbers, since a path would be
 //! relative to the client: an inode and the directory of the copy. The client has both open until it is answered.
@@ -30,10 +30,12 @@ pub(crate) mod order;
 mod quota;
 mod scrub;
 pub(crate) mod server;
+mod silent;
 mod socket_file;
 pub(crate) mod stat;
 mod streams;
 mod transfer;
+mod upgrade;
 
 pub use crate::mount_stat::{
     FileSystemStat, HotFile, Latency, MountStat, ObjectRequests, ObjectStoreStat, ScrubStat, StoreStat,
@@ -49,7 +51,9 @@ pub use mounts::{ListedMount, ServerAnswer, mounts};
 pub use quota::{QuotaOrder, quota};
 pub use scrub::scrub;
 pub(crate) use server::Server;
+pub use silent::silent_server;
 pub use streams::{changes, export, receive, send};
+pub use upgrade::upgrade;
 
 pub use crate::workspace::{MAKES_WORKSPACES, junction as junction_to, with_root as workspace_with_root};
 

@@ -5,7 +5,7 @@ use super::socket_file::SocketFile;
 use super::stat::{self, hot};
 use super::{
     LOCKS_IN_KERNEL, OK, PATIENCE, abstract_name, connect, ending, faults, is_trusted, pid_namespace, quota,
-    scrub, transfer,
+    scrub, transfer, upgrade,
 };
 use crate::connection::Connection;
 use crate::lock_class::SERVING;
@@ -282,6 +282,9 @@ pub fn respond(
 ) -> io::Result<bool> {
     if transfer::begin(question, stream, connection)? {
         return Ok(false);
+    }
+    if question == b"upgrade" {
+        return upgrade::obey(stream, connection);
     }
     let text = match question {
         b"locks" if connection.serves_locks() => format!("{OK}{}", connection.lock_table()),

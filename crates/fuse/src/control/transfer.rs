@@ -9,6 +9,7 @@ use super::chunks::{CHUNK_MAX, ChunkReader, ChunkWriter, put_change};
 use super::order::{About, about, about_up_to};
 use crate::connection::Connection;
 use sluice_sync::Arc;
+use sluice_sync::atomic::{AtomicUsize, Ordering};
 use sluice_sync::thread::Builder;
 use sluice_sync::time::Duration;
 use sluice_vfs::{Errno, Fs, InodeRef, NAME_MAX, SNAPSHOTS, Superblock};
@@ -64,11 +65,13 @@ pub(super) fn begin(order: &[u8], stream: &mut UnixStream, connection: &Connecti
         transfer => transfer.map_err(|errno| errno.to_string()),
     };
     let superblock = connection.superblock.clone();
+    let counted = CountedTransfer::begin(&connection.transfers);
     let begun = transfer.and_then(|transfer| {
         let mut stream = stream.try_clone().map_err(|error| error.to_string())?;
         let serve = move || {
             // The client has gone, or waits for what does not come.
             let _ = transfer.serve(&superblock, &mut stream);
+            drop(counted);
         };
         let thread = Builder::new().name("sluice-transfer".into()).spawn(serve);
         thread.map(drop).map_err(|error| error.to_string())
@@ -78,6 +81,22 @@ pub(super) fn begin(order: &[u8], stream: &mut UnixStream, connection: &Connecti
         stream.shutdown(std::net::Shutdown::Write)?;
     }
     Ok(true)
+}
+
+/// A transfer among those that are counted, until it is dropped.
+struct CountedTransfer(Arc<AtomicUsize>);
+
+impl CountedTransfer {
+    fn begin(count: &Arc<AtomicUsize>) -> CountedTransfer {
+        count.fetch_add(1, Ordering::SeqCst);
+        CountedTransfer(count.clone())
+    }
+}
+
+impl Drop for CountedTransfer {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl TransferOrder {

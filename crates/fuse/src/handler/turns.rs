@@ -100,6 +100,19 @@ impl Turns {
         self.0.lock().retain(|worker| !Arc::ptr_eq(worker, ended));
     }
 
+    /// How many workers serve a request.
+    pub(crate) fn serving(&self) -> usize {
+        let serves = |worker: &&Arc<WorkerStage>| {
+            matches!(worker.stage.load(Ordering::SeqCst) % STAGES, SERVES | RELEASES)
+        };
+        self.0.lock().iter().filter(serves).count()
+    }
+
+    /// How often a worker's stage has changed: the sum grows with each request that is served.
+    pub(crate) fn served(&self) -> u64 {
+        self.0.lock().iter().map(|worker| worker.stage.load(Ordering::SeqCst) / STAGES).sum()
+    }
+
     /// Requests that other workers read before the calling thread's request.
     pub(crate) fn earlier(&self) -> Earlier {
         let (workers, me) = (self.0.lock().clone(), this_thread());

@@ -7,8 +7,11 @@
 //! left of before is older than the time in the store.
 //!
 //! ```text
-//!   attempts of each worker | what is lost and may be untold | changes of worker 0 | of worker 1 | ...
+//!   whole? | attempts of each worker | what is lost and may be untold | changes of worker 0 | of worker 1 | ...
 //! ```
+//!
+//! A server that leaves on purpose and has brought everything to the store marks the file as whole and removes the changes (`leave.rs`). The next
+//! server takes the mark away before it serves.
 //!
 //! # Cost
 //! A change: two words that are read, and a write of 24 bytes for the first one of a node and process since the last push of the store.
@@ -35,7 +38,10 @@ const CHANGES: u64 = 1 << 15;
 const LOST_MAX: u64 = 1 << 24;
 const CHANGE: u64 = size_of::<NotedChange>() as u64;
 const ATTEMPT: u64 = size_of::<ResentAttempt>() as u64;
-const LOST_AT: u64 = WORKERS_MAX * ATTEMPT;
+/// The mark of a whole file.
+const WHOLE: u64 = u64::from_le_bytes(*b"allsaved");
+const ATTEMPTS_AT: u64 = size_of::<u64>() as u64;
+const LOST_AT: u64 = ATTEMPTS_AT + WORKERS_MAX * ATTEMPT;
 const CHANGES_AT: u64 = LOST_AT + LOST_MAX * CHANGE;
 /// Nodes, and threads, that a worker remembers.
 const REMEMBERED: usize = 64;
@@ -88,7 +94,9 @@ impl ChangeFile {
     pub(super) fn attempts(&self) -> io::Result<HashMap<u64, u64>> {
         let mut attempts = HashMap::new();
         for worker in 0..WORKERS_MAX {
-            let Some(ResentAttempt { unique, count }) = self.read(worker * ATTEMPT)? else { break };
+            let Some(ResentAttempt { unique, count }) = self.read(ATTEMPTS_AT + worker * ATTEMPT)? else {
+                break;
+            };
             let known = attempts.entry(unique).or_default();
             *known = count.max(*known);
         }
@@ -107,6 +115,23 @@ impl ChangeFile {
         // After the write: if this server dies before the cut, the next server finds the changes at their old places.
         self.0.set_len(CHANGES_AT)?;
         Ok(lost)
+    }
+
+    /// The store has all changes that were answered, and no more are answered.
+    pub(super) fn set_whole(&self) -> io::Result<()> {
+        // All is durable by now: if this server dies between the two, some losses are told that are none.
+        self.0.set_len(CHANGES_AT)?;
+        self.0.write_all_at(&WHOLE.to_le_bytes(), 0)
+    }
+
+    /// Whether the last server has left with everything in the store.
+    pub(super) fn is_whole(&self) -> io::Result<bool> {
+        Ok(self.read::<u64>(0)? == Some(WHOLE))
+    }
+
+    /// Requests are answered from here on.
+    pub(super) fn set_used(&self) -> io::Result<()> {
+        self.0.write_all_at(&0_u64.to_le_bytes(), 0)
     }
 
     /// Up to `most` changes that stand at `at` and are later than `time`.
@@ -171,7 +196,9 @@ impl HeldWorker {
     /// A request that came again is begun, for the time of this `count`.
     pub(super) fn attempt(&self, file: &ChangeFile, unique: u64, count: u64) {
         // Without it a request that ends the server each time ends it more often.
-        let _ = file.0.write_all_at(ResentAttempt { unique, count }.as_bytes(), self.number * ATTEMPT);
+        let _ = file
+            .0
+            .write_all_at(ResentAttempt { unique, count }.as_bytes(), ATTEMPTS_AT + self.number * ATTEMPT);
     }
 
     /// The kernel is about to get `answer` to the request of `header` and `body`.
@@ -284,6 +311,20 @@ mod tests {
         put(&file, 1, 1, 21, 7);
         let again = ChangeFile::of(file.try_clone().expect("a descriptor"));
         assert_eq!(nodes(&again.take_lost(20).expect("read")), [3, 4, 7]);
+    }
+
+    #[test]
+    fn a_whole_file_has_no_changes_but_those_that_were_lost_before_and_is_used_again() {
+        let file = ChangeFile::new().expect("memory");
+        assert!(!file.is_whole().expect("read"));
+        put(&file, 0, 0, 5, 2);
+        assert_eq!(nodes(&file.take_lost(0).expect("read")), [2]);
+        put(&file, 0, 0, 9, 3);
+        file.set_whole().expect("memory");
+        assert!(file.is_whole().expect("read"));
+        assert_eq!(nodes(&file.take_lost(6).expect("read")), [2]);
+        file.set_used().expect("memory");
+        assert!(!file.is_whole().expect("read"));
     }
 
     #[test]

@@ -13,15 +13,19 @@
 //! - *Inodes that the kernel knows* are found by their numbers (`nodes/expected.rs`). A file without a name is kept if the kernel says that it
 //!   knows it.
 //!
+//! A server that is replaced on purpose loses nothing (`leave.rs`).
+//!
 //! A request that ended several servers is answered with EIO.
 
 mod changes;
 mod clock;
+mod leave;
 mod lost;
 mod resume;
 pub(crate) mod state;
 
 pub(crate) use changes::HeldWorker;
+pub use leave::HeldServer;
 pub use resume::HeldMount;
 pub(crate) use resume::MountState;
 pub use state::Restarts;
@@ -64,6 +68,9 @@ impl Connection {
         let (Some(held), Ok((header, body))) = (self.held.get(), InHeader::read_from_prefix(message)) else {
             return self.serve(message, reply);
         };
+        if held.leaves.load(Ordering::SeqCst) {
+            self.keep_request(held);
+        }
         let number = header.unique & !RESENT;
         if header.unique != number && self.answer_again(held, (&header, message), worker, reply) {
             return;

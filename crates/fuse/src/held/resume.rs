@@ -4,12 +4,13 @@ use super::changes::{ChangeFile, MAPPED, NotedChange};
 use super::clock::now;
 use super::lost::ToldLosses;
 use super::state::{HeldState, Restarts};
-use crate::MountError;
 use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_RESEND};
 use crate::connection::{Connection, Negotiated};
 use crate::reply::Reply;
+use crate::{MountError, MountOptions};
 use serde::{Deserialize, Serialize};
-use sluice_sync::atomic::AtomicU64;
+use sluice_sync::OnceLock;
+use sluice_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use sluice_sync::thread::Builder;
 use sluice_sync::{Arc, Weak};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +21,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// The form of [`MountState`]. A server goes on with no other.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// A mount without a server: what a holder keeps.
 #[derive(Debug)]
@@ -34,6 +35,14 @@ pub struct HeldMount {
 }
 
 impl HeldMount {
+    /// Whether a server with these options can go on with the mount, as far as its state says.
+    ///
+    /// # Errors
+    /// [`MountError::System`]: another version of sluice made it.
+    pub fn check(&self, options: &MountOptions) -> Result<(), MountError> {
+        MountState::read(&self.state, options.max_write).map(drop)
+    }
+
     /// The [key](sluice_vfs::Superblock::name_key) of names, with which the next server is to open the store; none if another version of sluice
     /// holds the mount.
     pub fn name_key(&self) -> Option<u64> {
@@ -105,8 +114,19 @@ impl Connection {
         let holder = rustix::process::getppid();
         let next_worker = AtomicU64::new(0);
         // Nobody else sets it.
-        let _ =
-            self.held.set(HeldState { mount, file, executed, attempts, lost, restarts, holder, next_worker });
+        let _ = self.held.set(HeldState {
+            mount,
+            file,
+            executed,
+            attempts,
+            lost,
+            restarts,
+            holder,
+            next_worker,
+            leaves: AtomicBool::new(false),
+            kept: AtomicUsize::new(0),
+            pass_on: OnceLock::new(),
+        });
     }
 
     /// The parts that a holder is to keep; none if the mount cannot outlive its server.
@@ -154,6 +174,7 @@ impl Connection {
         let _ = self.negotiated.set(negotiated);
         let file = ChangeFile::of(changes);
         let attempts = file.attempts().map_err(unread)?;
+        let is_whole = file.is_whole().map_err(unread)?;
         let changes = file.take_lost(self.superblock.durable_stamp(state.mount)).map_err(unread)?;
         let executed = self.superblock.executed_requests(state.mount);
 
@@ -161,7 +182,10 @@ impl Connection {
         let is_known = move |nodeid| kernel.upgrade().is_some_and(|kernel| kernel.is_known_to_kernel(nodeid));
         self.nodes.inherit(&self.superblock, Box::new(is_known));
         let nameless = self.keep_nameless();
+        // The last server has brought the contents of these, too.
+        let nameless = if is_whole { BTreeSet::new() } else { nameless };
         let lost = ToldLosses::new(&changes, &nameless, now());
+        file.set_used().map_err(unread)?;
         self.hold(state.mount, file, (executed, attempts), (lost, restarts));
         self.drop_lost(&changes)
     }

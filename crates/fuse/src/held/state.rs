@@ -2,8 +2,15 @@
 
 use super::changes::ChangeFile;
 use super::lost::ToldLosses;
-use sluice_sync::atomic::AtomicU64;
+use sluice_sync::OnceLock;
+use sluice_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+/// Gives an order to replace the server to the holder: the program of the next one, and the client that waits for the outcome.
+pub(super) type PassOn = Box<dyn Fn(OwnedFd, UnixStream) -> io::Result<()> + Send + Sync>;
 
 /// A held mount, as its server has it.
 pub(crate) struct HeldState {
@@ -21,6 +28,12 @@ pub(crate) struct HeldState {
     pub(super) holder: Option<rustix::process::Pid>,
     /// The number of the next worker. *atomic (stands alone)*
     pub(super) next_worker: AtomicU64,
+    /// Workers begin with no request: the server leaves. *atomic (no label: SeqCst)*
+    pub(super) leaves: AtomicBool,
+    /// Workers that keep a request because of that. *atomic (no label: SeqCst)*
+    pub(super) kept: AtomicUsize,
+    /// Where orders to replace the server go. *immutable once set*
+    pub(crate) pass_on: OnceLock<PassOn>,
 }
 
 /// How often the server of a mount was started again.

@@ -78,6 +78,31 @@ impl Superblock {
         self.root().shared.durable().map_or_else(BTreeSet::new, |durable| durable.pending.removals.found())
     }
 
+    /// Makes everything durable, and the contents of files without a name, too: another process of this machine will serve programs that
+    /// have these files open. From here on pushes collect such files.
+    ///
+    /// # Errors
+    /// Errors of [`sync`](Self::sync).
+    pub fn sync_nameless(&self) -> Result<(), Errno> {
+        let Some(durable) = self.root().shared.durable() else { return Ok(()) };
+        durable.pending.takes_nameless.store(true, Ordering::SeqCst);
+        // A push is not made for files without a name alone: their changes are in no transaction. The bound of numbers stays.
+        let mut transaction = durable.begin(0)?;
+        durable.renew_bound(&mut transaction);
+        drop(transaction);
+        self.sync()
+    }
+
+    /// Brings the tree of the store up to what is durable, so that it can be closed, or opened, sooner. In memory that is nothing.
+    ///
+    /// # Errors
+    /// Errors of [`sync`](Self::sync).
+    pub fn checkpoint(&self) -> Result<(), Errno> {
+        let Some(durable) = self.root().shared.durable() else { return Ok(()) };
+        self.sync()?;
+        durable.store.checkpoint().map_err(|error| errno(&error))
+    }
+
     /// Returns the given inodes that lost their last name while they were open and before the first change of this
     /// process. The result keeps them alive if the caller gets it before the first change becomes durable, because that
     /// deletes them. Inodes that have a name cost no read. Directories without a name are not found.

@@ -330,6 +330,14 @@ impl Durable {
         }
     }
 
+    /// Records the bound of numbers once more.
+    fn renew_bound(&self, transaction: &mut Transaction<'_>) {
+        let _raising = self.raising.lock();
+        // Relaxed: written under the mutex.
+        let bound = self.numbers.load(Ordering::Relaxed);
+        transaction.put(&Key::common(), bound, &record::common(bound, None));
+    }
+
     /// Holds room of the disk back for `pages` of files, and says whether it has that.
     pub(crate) fn hold_back(&self, pages: u64) -> bool {
         self.store.hold_back(pages)

@@ -9,6 +9,7 @@ use crate::{AtFlags, Cred, Fd, Fs, OpenFlags, Options, Process, Superblock};
 use sluice_store::disk::crash::{CrashDisk, Survivors};
 use sluice_store::{Gravity, Report};
 use sluice_sync::face::HOSTS_SHARE;
+use std::collections::BTreeSet;
 
 /// How a file comes to have no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,4 +277,39 @@ fn files_that_are_written_and_deleted_are_not_spilled() {
     assert_eq!(disk.written("segment"), 0);
     fs.settle();
     audit(&fs).expect("nothing is left over");
+}
+
+#[test]
+fn contents_of_files_without_a_name_are_there_for_the_next_process_if_they_were_synchronised_for_it() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    const LEN: usize = 300_000;
+    for way in WAYS {
+        let disk = CrashDisk::new();
+        let fs = create(&disk, limited(64 << 20, false));
+        let process = fs.process(Cred::root());
+        let fd = made(&process, way, LEN, || ());
+        let ino = process.fstat(fd).expect("it is open").ino;
+        let stays = process.open("/stays", OpenFlags::CREAT | OpenFlags::RDWR, 0o600).expect("room");
+        fs.superblock().checkpoint().expect("the disk works");
+        // Nothing but the file without a name changes from here on.
+        process.pwrite(fd, b"last", 7).expect("room");
+        fs.superblock().sync_nameless().expect("the disk works");
+        let crashed = disk.crash(disk.steps(), Survivors::None);
+        drop((process, stays));
+        let next = reopen(&crashed, 64 << 20);
+        let wanted = BTreeSet::from([ino]);
+        assert_eq!(next.superblock().nameless_inodes(), wanted, "{way:?}");
+        let found = next.superblock().adopt_nameless(&wanted).remove(&ino).expect("it is there");
+        let mut bytes = vec![0; LEN / STEP * STEP];
+        assert_eq!(found.read_at(0, &mut bytes, false), Ok(bytes.len()));
+        let expected: Vec<u8> =
+            (0..LEN / STEP * STEP).step_by(STEP).flat_map(|at| pattern(at, STEP)).collect();
+        assert_eq!(&bytes[7..11], b"last", "{way:?}");
+        assert!(bytes[..7] == expected[..7] && bytes[11..] == expected[11..], "{way:?}");
+        drop(found);
+        next.superblock().close().expect("the disk works");
+        assert!(check(&crashed).worst() <= Some(Gravity::Note), "{way:?}: {:?}", check(&crashed));
+    }
 }

@@ -120,6 +120,8 @@ pub(super) struct Pending {
     pub(super) pushes_early: bool,
     /// There are too many of them. *Atomic (stands alone).*
     pub(super) is_full: AtomicBool,
+    /// Pushes collect files without a name, too. *Atomic (no label: SeqCst).*
+    pub(super) takes_nameless: AtomicBool,
     /// The number of the next cut. *Atomic (stands alone); written in cuts.*
     cut: AtomicU64,
     pub(super) stamp: Stamp,
@@ -393,6 +395,7 @@ impl Pending {
             pushes_early,
             bytes: Budget::with_grain(Some(asks_at), 0, GRAIN),
             is_full: AtomicBool::new(false),
+            takes_nameless: AtomicBool::new(false),
             cut: AtomicU64::new(1),
             stamp: Stamp::new(),
             removals: Removals::new(log_size),
@@ -538,7 +541,8 @@ impl Pending {
     fn collect(&self, to: &mut Added) {
         // Relaxed: no section is open.
         self.cut.store(to.cut() + 1, Ordering::Relaxed);
-        let listed = self.take_listed(self.must_push());
+        let takes_nameless = self.takes_nameless.load(Ordering::SeqCst);
+        let listed = self.take_listed(takes_nameless || self.must_push());
         let are_few = to.is_logged() && self.are_few(listed.iter());
         listed.iter().for_each(|inode| self.collect_inode(inode, are_few, to));
         if to.writes_out() {
