@@ -587,4 +587,7 @@ pub(crate) struct Mount {
     /// The holder of a mount, as a new program; standard input tells what it must know
     #[arg(long, hide = true, requires = "foreground", conflicts_with_all = ["attached", "held"])]
     pub(crate) keeps: bool,
+    /// The inherited descriptor of the store's directory
+    #[arg(long, hide = true, requires = "foreground")]
+    pub(crate) kept: Option<i32>,
 }

@@ -36,6 +36,7 @@ mod holder_link;
 mod holder_state;
 mod holder_upgrade;
 mod in_time;
+mod kept_directory;
 mod key_source;
 mod keys;
 mod lab_program;

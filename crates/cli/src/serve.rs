@@ -14,6 +14,7 @@ use crate::heed;
 use crate::holder;
 use crate::holder_link::{HolderLink, HolderMessage};
 use crate::holder_state::Holding;
+use crate::kept_directory;
 use crate::key_source::{KeySource, key_for, refuse_wrong_key};
 use crate::metrics::MountPlace;
 use crate::mount_files::{self, MountFile};
@@ -22,7 +23,7 @@ use crate::ram_options::{self, MountList};
 use crate::storage::Storage;
 use crate::store::{directory_of, refuse_mount, warn_if_loose};
 use crate::system_log;
-use crate::watch::serve_metrics;
+use crate::watch::{serve_metrics, serve_metrics_later};
 use crate::{announce, tell_parent};
 use rustix::process::Resource;
 use sluice_console::failure::{Context, Failure, Result};
@@ -32,11 +33,10 @@ use sluice_fuse::{Ended, MountOptions, Restarts, StopSignals, StorageStat, contr
 use sluice_store::disk::HostDisk;
 use sluice_store::{Store, StoreError};
 use sluice_sync::{Arc, memory, thread};
-use sluice_vfs::Superblock;
-use sluice_sync::{memory, thread};
 use sluice_vfs::{Errno, Superblock};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
+use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -116,7 +116,8 @@ pub(crate) fn mount(args: MountArgs) -> Result<u8> {
         && holder::is_wanted(&parsed, place, args.detach)?
     {
         let dir = dir.canonicalize().unwrap_or(dir);
-        let arguments = held_arguments(args.detach, &list, store, &dir);
+        let kept = kept_directory::keep(store).context(|| store.display().to_string())?;
+        let arguments = held_arguments(args.detach, &list, kept, (store, &dir));
         return holder::hold(&Holding {
             dir: &dir,
             arguments,
@@ -125,14 +126,20 @@ pub(crate) fn mount(args: MountArgs) -> Result<u8> {
             watchdog: parsed.watchdog,
         });
     }
-    let way = ServingWay { attached: args.attached, detach: args.detach, link: None };
+    let way = ServingWay { attached: args.attached, detach: args.detach, link: None, kept: None };
     serve_and_tell(store.as_deref(), &dir, &list, &way, member.as_ref())
 }
 
 /// The arguments of a server with a holder.
-fn held_arguments(detach: bool, list: &str, store: &Path, dir: &Path) -> Vec<OsString> {
+fn held_arguments(
+    detach: bool,
+    list: &str,
+    kept: Option<RawFd>,
+    (store, dir): (&Path, &Path),
+) -> Vec<OsString> {
     let words = ["mount", "--foreground", "--held"].into_iter().chain(detach.then_some("--detach"));
-    let words = words.chain(["-o", list, "--"]).map(OsString::from);
+    let kept = kept.map(|kept| format!("--kept={kept}"));
+    let words = words.chain(kept.as_deref()).chain(["-o", list, "--"]).map(OsString::from);
     words.chain([store.into(), dir.into()]).collect()
 }
 
@@ -142,6 +149,8 @@ struct ServingWay {
     detach: bool,
     /// The holder of the mount.
     link: Option<Arc<HolderLink>>,
+    /// The directory of the store: see [`kept_directory`].
+    kept: Option<RawFd>,
 }
 
 /// `sluice mount --held`: the server of a mount that a holder keeps, which has checked the arguments. `sluice mount --keeps`: the holder, as
@@ -151,11 +160,11 @@ fn go_on(args: MountArgs) -> Result<u8> {
     let list = args.options.join(",");
     if args.keeps {
         let MountList { level, watchdog, .. } = ram_options::parse_for(true, &list)?;
-        let arguments = held_arguments(args.detach, &list, store, dir);
+        let arguments = held_arguments(args.detach, &list, args.kept, (store, dir));
         return holder::keep_on(&Holding { dir, arguments, detach: args.detach, level, watchdog });
     }
     let link = Arc::new(HolderLink::of_stdin(&nowhere()?)?);
-    let way = ServingWay { attached: false, detach: args.detach, link: Some(link) };
+    let way = ServingWay { attached: false, detach: args.detach, link: Some(link), kept: args.kept };
     let served = serve_and_tell(Some(store), dir, &list, &way, None);
     if let (Err(error), Some(link)) = (&served, &way.link) {
         // Without a holder nobody hears it.
@@ -266,7 +275,8 @@ fn serve(
     way: &ServingWay,
     member: Option<&ClusterMember>,
 ) -> Result<()> {
-    let &ServingWay { attached, detach, .. } = way;
+    let &ServingWay { attached, detach, kept, .. } = way;
+    let address = store.map(|store| kept_directory::address(store, kept));
     let MountList {
         mut ram,
         objects,
@@ -287,8 +297,8 @@ fn serve(
     }
     let can_read_again = key.as_ref().map(KeySource::can_be_read_again);
     // Here, and not where the options are checked: a pipe gives its key once. The terminal is still ours.
-    ram.store.key = match store {
-        Some(store) => key_for(store, key, "Passphrase")?,
+    ram.store.key = match &address {
+        Some(address) => key_for(address, key, "Passphrase")?,
         None => None,
     };
     // A person is not asked a second time.
@@ -341,24 +351,24 @@ fn serve(
         let (ended, device) = member.serve((store, storage), ram, dir, options, signals, (waits, answers))?;
         return conclude(ended, dir, device, detach);
     }
-    if let (Some(HolderMessage::Prepare(held, protocol)), Some(link), Some(store)) =
-        (&order, &way.link, store)
+    if let (Some(HolderMessage::Prepare(held, protocol)), Some(link), Some(address)) =
+        (&order, &way.link, &address)
     {
-        heed::refuse_other(held, protocol, &options, (store, ram.store.key.as_ref()))?;
+        heed::refuse_other(held, protocol, &options, (address, ram.store.key.as_ref()))?;
         link.say(&HolderMessage::Prepared(env!("CARGO_PKG_VERSION").into()))?;
         // Without an answer the holder has ended, and nobody knows whether the last server has left.
         order = link.hear()?.or(order);
     }
     let is_volatile = ram.store.volatile;
-    let superblock = match store {
+    let superblock = match store.zip(address.as_deref()) {
         None => Superblock::new(ram),
-        Some(store) => {
+        Some((store, address)) => {
             name_after(store, &mut options);
             let waits = |other: &StoreError| {
                 let what = format!("{}: waits until it is known who lives: {other}", store.display());
                 tell_wait(attached || detach, &what);
             };
-            let open = || storage.open(store, ram.clone(), options.read_only, &waits);
+            let open = || storage.open(address, ram.clone(), options.read_only, &waits);
             let is_alone = matches!(order, Some(HolderMessage::Prepare(..)));
             let opened = if is_alone { heed::once_free(open) } else { open() };
             opened.map_err(failure(store))?
@@ -367,6 +377,7 @@ fn serve(
     if is_tracked {
         superblock.track_crashes().map_err(std::io::Error::from)?;
     }
+    let is_resumed = matches!(order, Some(HolderMessage::Resume(..) | HolderMessage::Prepare(..)));
     let mount = match order {
         Some(HolderMessage::Resume(held, restarts)) => options.resume(&superblock, held, restarts),
         // The store is ours: the last server has left.
@@ -374,18 +385,33 @@ fn serve(
         _ => options.mount(&superblock, dir),
     };
     let mount = mount.map_err(mount_failure)?;
-    if let Some(held) = mount.held()? {
-        tell_holder(way, &HolderMessage::Hold(held));
+    let begin = || -> Result<()> {
+        if let Some(held) = mount.held()? {
+            tell_holder(way, &HolderMessage::Hold(held));
+        }
+        match metrics {
+            // Programs use the mount, whoever has the address now.
+            Some(address) if is_resumed => {
+                serve_metrics_later(address, mount.device(), MountPlace::of(dir, store))
+            }
+            Some(address) => serve_metrics(address, mount.device(), MountPlace::of(dir, store))?,
+            None => {}
+        }
+        ready(attached, detach)?;
+        if let (Some(link), Some(server)) = (&way.link, mount.held_server()) {
+            heed::heed(link, server)?;
+        }
+        Ok(())
+    };
+    if let Err(error) = begin() {
+        if is_resumed {
+            // The holder has the mount. Without one, too, programs must not find the directory below.
+            std::mem::forget(mount);
+        }
+        return Err(error);
     }
     let (major, minor) = mount.device();
     let device = rustix::fs::makedev(major, minor);
-    if let Some(address) = metrics {
-        serve_metrics(address, mount.device(), MountPlace::of(dir, store))?;
-    }
-    ready(attached, detach)?;
-    if let (Some(link), Some(server)) = (&way.link, mount.held_server()) {
-        heed::heed(link, server)?;
-    }
     tell_holder(way, &HolderMessage::Serves);
     log::info!("mounted on {}, device {major}:{minor}", dir.display());
     let ended = mount.run_until_signal(signals)?;

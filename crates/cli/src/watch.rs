@@ -122,24 +122,45 @@ pub(crate) fn no_server(path: &Path) -> Failure {
     Failure::Failed(format!("{}: {text}", path.display()))
 }
 
+/// The pause after the address was not to be had.
+const BIND_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after a client could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
 /// Answers every HTTP request at `address` with the counts of the mount `device`, until the process ends.
 pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32), place: MountPlace) -> Result<()> {
     let listener = TcpListener::bind(address).context(|| format!("mount option metrics={address}"))?;
-    thread::spawn(move || {
-        // One after the other: a collector of metrics asks every few seconds.
-        for client in listener.incoming() {
-            match client {
-                // A client that goes away is its own loss.
-                Ok(stream) => drop(answer(stream, device, &place)),
-                // Out of descriptors or memory: there may be some again later.
-                Err(_) => thread::sleep(ACCEPT_AGAIN),
-            }
-        }
-    });
+    thread::spawn(move || answer_all(&listener, device, &place));
     Ok(())
+}
+
+/// As [`serve_metrics`], as soon as no other process has the address.
+pub(crate) fn serve_metrics_later(address: SocketAddr, device: (u32, u32), place: MountPlace) {
+    thread::spawn(move || {
+        let mut is_told = false;
+        let listener = loop {
+            match TcpListener::bind(address) {
+                Ok(listener) => break listener,
+                Err(error) if !std::mem::replace(&mut is_told, true) => {
+                    log::warn!("mount option metrics={address}: {error}: tried again until it works");
+                }
+                Err(_) => thread::sleep(BIND_AGAIN),
+            }
+        };
+        answer_all(&listener, device, &place);
+    });
+}
+
+fn answer_all(listener: &TcpListener, device: (u32, u32), place: &MountPlace) {
+    // One after the other: a collector of metrics asks every few seconds.
+    for client in listener.incoming() {
+        match client {
+            // A client that goes away is its own loss.
+            Ok(stream) => drop(answer(stream, device, place)),
+            // Out of descriptors or memory: there may be some again later.
+            Err(_) => thread::sleep(ACCEPT_AGAIN),
+        }
+    }
 }
 
 fn answer(stream: TcpStream, device: (u32, u32), place: &MountPlace) -> io::Result<()> {

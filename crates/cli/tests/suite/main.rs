@@ -14,6 +14,7 @@ mod harness;
 #[path = "../../../cluster/tests/suite/history/mod.rs"]
 mod history;
 mod holder;
+mod holder_places;
 mod holder_programs;
 mod io_uring;
 mod lock;
