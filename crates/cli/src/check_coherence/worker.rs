@@ -105,7 +105,8 @@ fn follow(dir: &Path, order: WorkerOrder) -> Result<WorkerReply> {
             WorkerReply::Done
         }
         WorkerOrder::Remove(path) => match fs::remove_dir_all(dir.join(path)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => WorkerReply::Done,
+            // A directory that has moved keeps what is in it.
+            Err(error) if error.kind() == ErrorKind::NotFound && dir.exists() => WorkerReply::Done,
             outcome => outcome.into(),
         },
     })
