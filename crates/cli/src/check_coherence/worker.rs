@@ -105,7 +105,7 @@ fn follow(dir: &Path, order: WorkerOrder) -> Result<WorkerReply> {
             WorkerReply::Done
         }
         WorkerOrder::Remove(path) => match fs::remove_dir_all(dir.join(path)) {
-            // A directory that has moved keeps what is in it.
+            // A mount directory that was moved away keeps the files.
             Err(error) if error.kind() == ErrorKind::NotFound && dir.exists() => WorkerReply::Done,
             outcome => outcome.into(),
         },
