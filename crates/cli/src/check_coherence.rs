@@ -200,14 +200,14 @@ fn round(
     base: &Path,
     number: usize,
     random: &mut Random,
-    (offered, is_durable): (Offered, bool),
+    (offered, has_nemesis): (Offered, bool),
 ) -> Result<Option<Vec<TimedCall>>> {
     let root = base.join(format!("r{number}"));
     let members = crew.len();
     let mut maker = None;
     for member in (0..members).map(|turn| (number + turn) % members) {
         if matches!(
-            crew.ask_one(member, &WorkerOrder::MakeRound(root.clone(), is_durable))?,
+            crew.ask_one(member, &WorkerOrder::MakeRound(root.clone(), has_nemesis))?,
             WorkerReply::Done
         ) {
             maker = Some(member);
@@ -217,7 +217,8 @@ fn round(
     let Some(maker) = maker else { return Ok(None) };
     let plan = plan_round(random, members, offered);
     let mut history = Vec::new();
-    let order = |calls, begin_ns| WorkerOrder::Calls { root: root.clone(), calls, begin_ns };
+    let order =
+        |calls, begin_ns| WorkerOrder::Calls { root: root.clone(), calls, begin_ns, may_vanish: has_nemesis };
     crew.make_calls(vec![(maker, order(plan.first, 0))], &mut history)?;
     let begin_ns = monotonic_ns() + HEAD_START_NS;
     let body = plan.body.into_iter().map(|calls| order(calls, begin_ns)).enumerate();

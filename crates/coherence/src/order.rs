@@ -9,6 +9,8 @@
 //! - the two names of a directory are listed each at its own instant (POSIX has it so);
 //! - of a read each word of eight bytes and the length, of a stat the size and the number of links have instants of their own: no lock
 //!   keeps a reader from a page that is written to;
+//! - the length of a read during which another program changes a size is any: Linux's FUSE client goes on with the size that it knew,
+//!   if a notice comes while it asks for the attributes; bytes beyond the end are zeros, and bytes before the end may be zeros then;
 //! - a `stat` may show the size that a write or truncate gives which has not returned, before any read shows the bytes: a FUSE file system
 //!   that keeps pages has one size at the server and one in the kernel meanwhile;
 //! - `stat`, `link`, `rename` and the reading of a file find a file, and do their work on it later, wherever its name is by then.
@@ -75,7 +77,7 @@ pub(crate) fn find_order_with(history: &[TimedCall], optional: &[bool], rules: R
 enum OrderProgress {
     Before,
     /// The call has found this file; these pieces of its answer have had their instants.
-    Begun(ModelFileId, u16),
+    Begun(ModelFileId, u128),
     Done,
 }
 
@@ -348,7 +350,7 @@ impl OrderSearch<'_> {
         answer: &SharedAnswer,
         point: &SearchPoint,
         file: ModelFileId,
-        seen: u16,
+        seen: u128,
     ) -> OrderProgress {
         let tree = &point.state.tree;
         let fits: Vec<bool> = match (answer, &self.history[number].call) {
@@ -374,25 +376,44 @@ impl OrderSearch<'_> {
             }
             (SharedAnswer::Bytes(bytes), _) => {
                 let Some(model) = tree.files.get(&file) else { return OrderProgress::Done };
+                let changes = self.sizes_change_during(number, point);
                 let is_there = |(number, word): (usize, &[u8])| {
                     let rest = model.bytes.get(number * WORD..).unwrap_or_default();
-                    let is_zero_beyond_the_end = rest.is_empty() && word.iter().all(|byte| *byte == 0);
-                    model.is_vague || rest.starts_with(word) || is_zero_beyond_the_end
+                    let may_be_zero = (rest.is_empty() || changes) && word.iter().all(|byte| *byte == 0);
+                    model.is_vague || rest.starts_with(word) || may_be_zero
                 };
-                let length = model.is_vague || model.bytes.len() == bytes.len();
+                let length = model.is_vague || model.bytes.len() == bytes.len() || changes;
                 let words = bytes.chunks(WORD).enumerate().map(is_there);
                 std::iter::once(length && !model.is_dir).chain(words).collect()
             }
             _ => return OrderProgress::Begun(file, seen),
         };
         // A history of ours has no file of more words.
-        let bits = fits.iter().enumerate().take(16);
-        let seen = bits.fold(seen, |seen, (bit, fits)| seen | u16::from(*fits) << bit);
-        if fits.len() <= 16 && seen.count_ones() as usize == fits.len() {
+        let bits = fits.iter().enumerate().take(128);
+        let seen = bits.fold(seen, |seen, (bit, fits)| seen | u128::from(*fits) << bit);
+        if fits.len() <= 128 && seen.count_ones() as usize == fits.len() {
             OrderProgress::Done
         } else {
             OrderProgress::Begun(file, seen)
         }
+    }
+
+    /// Whether another program may change a size while the call `number` runs.
+    fn sizes_change_during(&self, number: usize, point: &SearchPoint) -> bool {
+        let this = &self.history[number];
+        let end = |call: &TimedCall| call.ended.filter(|_| call.known().is_some());
+        let changes = |call: &TimedCall| {
+            matches!(
+                call.call,
+                SharedCall::Write { .. } | SharedCall::Append { .. } | SharedCall::Truncate { .. }
+            )
+        };
+        self.history.iter().zip(&point.progress).any(|(call, progress)| {
+            // A call without an end runs until it has taken place.
+            let runs_still = end(call).map_or(*progress != OrderProgress::Done, |end| this.begun <= end);
+            let has_begun = end(this).is_none_or(|end| call.begun <= end);
+            call.process != this.process && runs_still && has_begun && changes(call)
+        })
     }
 
     /// The sizes that `file` can have after calls that are still to be done, and that begin before the call `number` ends.

@@ -166,6 +166,31 @@ fn a_size_shows_before_its_bytes_only_while_the_write_has_not_returned() {
 }
 
 #[test]
+fn the_length_of_a_read_is_old_only_while_a_size_changes() {
+    let history = |begun| {
+        with(&[
+            at(0, (10, 11), SharedCall::Truncate { slot: 0, size: 0 }, OK),
+            at(0, (12, 20), SharedCall::Append { slot: 0, word: B }, OK),
+            at(1, (begun, begun + 1), SharedCall::Read { slot: 0 }, bytes(&[B, [0; 8]])),
+        ])
+    };
+    assert_found(&history(15));
+    assert_eq!(find_order(&history(30), RULES), RoundVerdict::Missing);
+}
+
+#[test]
+fn a_file_of_all_words_that_twelve_programs_write_is_read() {
+    let words: Vec<[u8; 8]> = (0..100_u8).map(|word| [word + 1; 8]).collect();
+    let appends = words.iter().zip(0_u64..).map(|(word, number)| {
+        let begun = 10 + 2 * number;
+        at(0, (begun, begun + 1), SharedCall::Append { slot: 0, word: *word }, OK)
+    });
+    let all: Vec<[u8; 8]> = [A].into_iter().chain(words.iter().copied()).collect();
+    let read = at(1, (1000, 1001), SharedCall::Read { slot: 0 }, bytes(&all));
+    assert_found(&with(&appends.chain([read]).collect::<Vec<_>>()));
+}
+
+#[test]
 fn a_call_with_an_unknown_answer_has_taken_place_or_not() {
     for (result, ended) in [(Some(Err(5)), Some(12)), (None, None)] {
         for told in [bytes(&[A]), bytes(&[A, B])] {

@@ -34,6 +34,8 @@ struct OpenSlot {
 /// A program's view of the directory of one round.
 pub struct SharedDir {
     root: PathBuf,
+    /// The mount may be taken away meanwhile: that is no answer.
+    may_vanish: bool,
     open: BTreeMap<u8, OpenSlot>,
 }
 
@@ -41,9 +43,9 @@ pub struct SharedDir {
 pub type CallTimes = (u64, u64, Result<SharedAnswer, i32>);
 
 impl SharedDir {
-    /// The round that has its files below `root`.
-    pub fn new(root: PathBuf) -> SharedDir {
-        SharedDir { root, open: BTreeMap::new() }
+    /// The round that has its files below `root`. `may_vanish`: without that directory a missing name is no answer, since the mount is gone.
+    pub fn new(root: PathBuf, may_vanish: bool) -> SharedDir {
+        SharedDir { root, may_vanish, open: BTreeMap::new() }
     }
 
     /// Makes the directories of a round; with `is_durable`, so that no failure of a server takes them away.
@@ -109,13 +111,18 @@ impl SharedDir {
         loop {
             tries -= 1;
             let begun = monotonic_ns();
-            let result = self.perform(call).map_err(Errno::raw_os_error);
+            let result = self.perform(call).map_err(|errno| self.unless_vanished(errno).raw_os_error());
             let ended = monotonic_ns();
             if result != Err(Errno::AGAIN.raw_os_error()) || tries == 0 {
                 return (begun, ended, result);
             }
             thread::sleep(LOCK_PAUSE);
         }
+    }
+
+    fn unless_vanished(&self, errno: Errno) -> Errno {
+        let is_gone = || self.may_vanish && fs::stat(&self.root).is_err();
+        if errno == Errno::NOENT && is_gone() { Errno::STALE } else { errno }
     }
 
     fn path(&self, name: SharedName) -> PathBuf {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// What `sluice check-coherence` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct CheckCoherence {
-    /// Directories that show one tree, two or more: the same directory of several mounts
-    #[arg(value_name = "DIR", required = true, num_args = 2..)]
+    /// Directories that show one tree, two to twelve: the same directory of several mounts
+    #[arg(value_name = "DIR", required = true, num_args = 2..=12)]
     pub(crate) dirs: Vec<PathBuf>,
     /// Length of the check
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=604_800))]

@@ -28,6 +28,7 @@ pub(super) enum WorkerOrder {
         root: PathBuf,
         calls: Vec<(u64, SharedCall)>,
         begin_ns: u64,
+        may_vanish: bool,
     },
     Remove(PathBuf),
 }
@@ -98,21 +99,21 @@ fn follow(dir: &Path, order: WorkerOrder) -> Result<WorkerReply> {
             Err(errno) => WorkerReply::Failed(io::Error::from(errno).to_string()),
         },
         WorkerOrder::MakeRound(root, is_durable) => {
-            of_system(SharedDir::new(dir.join(root)).make_dirs(is_durable))
+            of_system(SharedDir::new(dir.join(root), false).make_dirs(is_durable))
         }
-        WorkerOrder::Calls { root, calls, begin_ns } => {
-            make_calls(dir.join(root), calls, begin_ns)?;
+        WorkerOrder::Calls { root, calls, begin_ns, may_vanish } => {
+            make_calls(SharedDir::new(dir.join(root), may_vanish), calls, begin_ns)?;
             WorkerReply::Done
         }
         WorkerOrder::Remove(path) => match fs::remove_dir_all(dir.join(path)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => WorkerReply::Done,
+            // A mount directory that was moved away keeps the files.
+            Err(error) if error.kind() == ErrorKind::NotFound && dir.exists() => WorkerReply::Done,
             outcome => outcome.into(),
         },
     })
 }
 
-fn make_calls(root: PathBuf, planned: Vec<(u64, SharedCall)>, begin_ns: u64) -> Result<()> {
-    let mut shared = SharedDir::new(root);
+fn make_calls(mut shared: SharedDir, planned: Vec<(u64, SharedCall)>, begin_ns: u64) -> Result<()> {
     thread::sleep(Duration::from_nanos(begin_ns.saturating_sub(monotonic_ns())));
     for (pause, call) in planned {
         if pause > 0 {

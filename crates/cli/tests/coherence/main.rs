@@ -213,6 +213,7 @@ fn a_check_that_cannot_be_made_says_in_a_line_why() {
     let one = complaint(&[&a], &[]);
     assert!(one.contains("DIR"), "{one}");
     complaint(&[&a, &a], &["--seconds", "0"]);
+    complaint(&[&a; 13], &[]);
     assert_eq!(scratch.names().len(), 2, "nothing is left: {:?}", scratch.names());
     assert!([&a, &b].iter().all(|dir| fs::read_dir(dir).expect("it is there").next().is_none()));
     let nemesis = check(&[a.clone(), a.clone()], &["--seconds", "2", "--nemesis", "exit 3"]);
@@ -260,6 +261,16 @@ fn mounts_that_hang_hold_nothing_up_and_get_no_verdict() {
         "{ran:?}"
     );
     assert!(ran.stderr.contains("cannot be removed: remove it by hand"), "{ran:?}");
+}
+
+#[test]
+fn a_directory_that_is_moved_away_is_said_to_keep_files() {
+    let scratch = Scratch::new();
+    let dir = scratch.dir("a");
+    let nemesis = format!("mv {} {}", dir.display(), scratch.0.join("moved").display());
+    let ran = check(&[dir.clone(), dir], &["--seconds", "1", "--nemesis", &nemesis]);
+    assert!(ran.stderr.contains("cannot be removed: remove it by hand"), "{ran:?}");
+    assert_eq!(fs::read_dir(scratch.0.join("moved")).expect("it is there").count(), 1);
 }
 
 #[test]
