@@ -14,6 +14,7 @@ mod harness;
 mod history;
 mod holder;
 mod holder_programs;
+mod holder_resources;
 mod io_uring;
 mod lock;
 mod memory;
