@@ -76,7 +76,10 @@ pub(crate) fn stat(dir: &Path, json: bool, files: bool, explain: bool) -> Result
 
 pub(crate) fn top(dir: &Path, watched: &Watched) -> Result<()> {
     let ask = || in_time(dir, ask);
-    in_time(dir, |dir| Ok(say_if_elsewhere(dir)))?;
+    in_time(dir, |dir| {
+        say_if_elsewhere(dir);
+        Ok(())
+    })?;
     let mut screens = Screens::begin(watched)?;
     let (mut before, mut then) = (mount_stat::parse(&ask()?)?, Instant::now());
     let title = dir.display().to_string();

@@ -16,6 +16,7 @@ mod history;
 mod holder;
 mod holder_places;
 mod holder_programs;
+mod holder_resources;
 mod io_uring;
 mod lock;
 mod memory;
