@@ -6,7 +6,6 @@
 //! still leads to the directory that was opened. A request that began in the right directory and ended there was carried out there: only a
 //! directory that is moved away and back within one request escapes the look, and then a missing object is missing in both.
 
-use crate::objects::Objects;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use object_store::path::Path;
@@ -78,7 +77,7 @@ impl Anchor {
 /// The objects in a directory that may not be moved.
 #[derive(Debug)]
 pub(crate) struct AnchoredObjects {
-    pub(crate) objects: Objects,
+    pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) anchor: Arc<Anchor>,
 }
 

@@ -44,6 +44,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod anchored;
 mod blocks;
 mod bucket;

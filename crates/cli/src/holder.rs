@@ -334,7 +334,7 @@ impl<'a> MountHolder<'a> {
                 let is_busy = serving > 0 || self.mount.as_ref().is_some_and(has_requests);
                 self.watchdog.iter_mut().for_each(|dog| dog.heard(number, is_busy, Instant::now()));
             }
-            // What a server does not say.
+            // No server says that.
             Some(_) => server.hears = false,
             None => {}
         }

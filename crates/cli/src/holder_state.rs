@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// What a holder is asked for.
+/// The mount that a holder is to keep.
 pub(crate) struct Holding<'a> {
     pub(crate) dir: &'a Path,
     /// The arguments of the server.

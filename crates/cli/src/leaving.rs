@@ -48,7 +48,7 @@ impl LeavingServer {
         self.silence.as_ref().map(|seen| format!("; its server does not answer ({seen})"))
     }
 
-    /// [Waits](await_end) until it has let go of `store`. One that was silent is not waited for.
+    /// [Waits](await_end) until it has let go of `store`. A silent server is not waited for.
     pub(crate) fn await_end(self, store: &Path) -> Result<()> {
         match self.silence {
             None => await_end(store, self.process, self.end),

@@ -172,7 +172,7 @@ pub(crate) fn refuse_mount(store: &Path) -> Result<()> {
     }))
 }
 
-/// The directory of this machine that has `store`, if one has.
+/// The directory of this machine with the files of `store`; none for a store in S3.
 pub(crate) fn directory_of(store: &Path) -> Option<&Path> {
     if Bucket::is_url(store) { Bucket::directory(store) } else { Some(store) }
 }

@@ -125,7 +125,7 @@ pub(crate) fn no_server(path: &Path) -> Failure {
     Failure::Failed(format!("{}: {text}", path.display()))
 }
 
-/// The pause after the address was not to be had.
+/// The pause between attempts to take the address.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after a client could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);

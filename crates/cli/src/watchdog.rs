@@ -8,7 +8,7 @@
 //! - *Watching.* From then on it asks the server four times in the limit how many requests it has answered, and how many it serves. If the server serves
 //!   none, and the kernel has none for it, the mount is idle again.
 //!
-//! A server whose number of answers has not grown for as long as the limit, or that does not say it, hangs. What its threads wait for goes to the log,
+//! A server whose number of answers has not grown for as long as the limit, or that does not say it, hangs. The calls in which its threads wait go to the log,
 //! as far as `/proc` tells, and the server is killed.
 //!
 //! # Cost
@@ -24,7 +24,7 @@ const THREADS_MAX: usize = 64;
 /// Frames of a thread's stack in the kernel of which the log is told.
 const FRAMES_MAX: usize = 6;
 
-/// What the holder of a mount knows of its requests.
+/// The knowledge of a holder about the requests of its mount.
 pub(crate) struct Watchdog {
     limit: Duration,
     state: WatchState,

@@ -48,8 +48,8 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("info \"$(printf 'a\\nb')\"", 1, "a\\nb: this is no sluicefs store"),
         ("mkfs \"$(printf 'file:///x\\377')\"", 2, "an address is text in UTF-8"),
         ("mkfs \"$(printf 's3:/b\\377')\"", 2, "write s3://b"),
-        ("info file://$PWD/st", 2, "the store there is of another kind: give /"),
-        ("mount file://$PWD/st m", 2, "the store there is of another kind: give /"),
+        ("info file://$PWD/st", 2, "st: the store there is of another kind: give /"),
+        ("mount file://$PWD/st m", 2, "st: the store there is of another kind: give /"),
         ("mount -o key_file=m/k st m", 1, "the directory of the key: give another directory to mount on"),
         (
             "cluster init 127.0.0.1:2379/w",

@@ -109,7 +109,7 @@ impl GuestChannel for Channel {
 }
 
 impl Seat {
-    /// A mount of `node` that is served from now on.
+    /// A new mount of `node`, without a served request yet.
     pub(crate) fn new(node: NodeId, guest: Arc<Guest>, channel: Arc<Channel>) -> Seat {
         let queue = Mutex::with_class(&JOBS, Queue::default());
         Seat {

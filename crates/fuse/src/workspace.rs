@@ -22,7 +22,7 @@ pub const NUMBER_MAX: u32 = (1 << 19) - 1;
 /// The major number of the devices that are junctions.
 const MAJOR: u32 = 0xfff;
 const TYPE: u32 = 0o170_000;
-/// A directory with this attribute makes workspaces: each directory that is made in it becomes one.
+/// The attribute of a directory whose new directories become workspaces.
 pub const MAKES_WORKSPACES: &str = "trusted.sluicefs.workspaces";
 /// The refusal of a directory that is to be a workspace, in another file system: the relay that passed the request on makes it.
 pub const WANTED: Errno = Errno::EXDEV;

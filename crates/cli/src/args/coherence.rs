@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What `sluice check-coherence` is asked for.
+/// The arguments of `sluice check-coherence`.
 #[derive(clap::Args)]
 pub(crate) struct CheckCoherence {
     /// Directories that show one tree, two to twelve: the same directory of several mounts

@@ -13,7 +13,7 @@ pub(crate) enum WorkspaceAction {
     },
     /// Make each directory that is made in a directory from now on a workspace: homes, jobs, volumes
     Auto {
-        /// Directories that are made here from now on are ordinary ones again
+        /// New directories here are ordinary directories again
         #[arg(long)]
         off: bool,
         /// A directory of a cluster's mount; the directories that it has already stay as they are

@@ -50,7 +50,7 @@ impl RunningWorker {
         command.args(["child", "coherence-worker"]).arg(dir);
         // Ctrl-C in a terminal is for this process, which asks the programs to end.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        // One that hangs for ever in a call would keep open what the reader of our messages waits for.
+        // A program that hangs in a call would keep the pipe open for whose end the reader of our messages waits.
         command.stderr(Stdio::null());
         let mut child = command.spawn().context(|| dir.display().to_string())?;
         let (Some(orders), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
@@ -206,7 +206,7 @@ impl<'i> MountCrew<'i> {
                 return Ok(replies);
             }
             if let Err(stop) = self.interrupt.check() {
-                // What they do is not known any more.
+                // The outcome of their calls is not known.
                 for member in waited_for {
                     self.members[member].running.take().into_iter().for_each(RunningWorker::give_up);
                 }

@@ -11,7 +11,7 @@ use std::io::{self, BufRead, ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// What a program is to do. All paths are below its directory.
+/// An order to a program. All paths are below its directory.
 #[derive(Serialize, Deserialize)]
 pub(super) enum WorkerOrder {
     MakeDir(PathBuf),
@@ -33,7 +33,7 @@ pub(super) enum WorkerOrder {
     Remove(PathBuf),
 }
 
-/// What a program tells. An order has one reply that is not a call.
+/// A reply of a program. An order has one reply that is not a call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum WorkerReply {
     Done,

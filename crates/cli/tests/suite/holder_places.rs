@@ -2,6 +2,7 @@
 
 use crate::harness::{Scratch, can_mount, is_mounted, kernel, skipped, sluice, umount, until};
 use crate::holder::restarts;
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -60,7 +61,7 @@ fn the_next_server_opens_the_store_of_the_last_one_whatever_has_its_path() {
         mount(&address(&moved), "holder=off", &dir);
         assert_eq!(fs::read_to_string(dir.join("second")).expect("it was durable"), "kept, too");
         umount(&dir);
-        [&place, &moved].map(|dir| fs::remove_dir_all(dir).expect("removed"));
+        [&place, &moved].into_iter().for_each(|dir| fs::remove_dir_all(dir).expect("removed"));
     }
 }
 
@@ -80,10 +81,11 @@ fn an_address_of_metrics_that_is_taken_meanwhile_ends_no_mount() {
     let before = restarts(&dir);
     // The address goes to another process in the moment of the death.
     kill_server(&dir);
-    let mut taken = None;
+    let taken = Cell::new(None);
     until("the address is taken", || {
-        taken = TcpListener::bind(address).ok();
-        taken.is_some() || restarts(&dir) > before
+        taken.set(TcpListener::bind(address).ok());
+        let is_taken = taken.take().map(|listener| taken.set(Some(listener))).is_some();
+        is_taken || restarts(&dir) > before
     });
     until("another server serves", || restarts(&dir) > before);
     assert!(is_mounted(&dir));

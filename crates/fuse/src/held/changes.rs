@@ -177,7 +177,7 @@ pub(crate) struct HeldWorker {
     noted: u64,
     /// The changes noted last, each with the push before it.
     recent: [(u64, u32, u64); REMEMBERED],
-    /// Threads, with their process and when that was looked up.
+    /// The process of each known thread, and the time of that look at `/proc`.
     processes: [(u32, u32, u64); REMEMBERED],
 }
 
