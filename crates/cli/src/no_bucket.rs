@@ -21,6 +21,15 @@ impl NoBucket {
         store.to_str().is_some_and(|text| text.contains("://"))
     }
 
+    /// None: see [`is_url`](Self::is_url).
+    pub(crate) fn directory(_: &Path) -> Option<&Path> {
+        None
+    }
+
+    pub(crate) fn info(&self) -> std::result::Result<Info, StoreError> {
+        match *self {}
+    }
+
     pub(crate) fn user(&self) -> std::result::Result<Option<StoreError>, StoreError> {
         match *self {}
     }

@@ -427,7 +427,7 @@ fn serve(
         } else {
             superblock.sync().map_err(lost)?;
             if superblock.failure().is_some() {
-                return Err(lost(Errno::EIO.into()));
+                return Err(lost(Errno::EIO));
             }
             // Files without a name that nobody has open are dead here: no other node serves this mount. Closing removes their data.
             superblock.settle();

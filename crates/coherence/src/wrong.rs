@@ -2,7 +2,7 @@
 
 use crate::call::{EAGAIN, EEXIST, SharedAnswer, SharedCall, SharedName, TimedCall, WORD};
 
-/// The fault of a history that [`shrink`](crate::shrink) has left: the last call that was answered cannot be explained.
+/// The fault of a history that [`shrink`](fn@crate::shrink) has left: the last call that was answered cannot be explained.
 pub fn what_is_wrong(calls: &[TimedCall]) -> String {
     let Some(at) = calls.iter().rposition(|call| call.known().is_some()) else {
         return "the answers contradict each other".to_owned();
