@@ -176,6 +176,12 @@ pub(crate) fn perform(action: ClusterAction) -> Result<()> {
             let ttl =
                 ttl.ok_or_else(|| Failure::Usage("--ttl: give half a second or more, below a day".into()))?;
             let place = place(&text)?;
+            if let Rendezvous::Directory(dir) = &place
+                && ["super", "log"].iter().any(|part| dir.join(part).exists())
+            {
+                let text = format!("{}: is a store: give the cluster a directory of its own", dir.display());
+                return Err(Failure::Usage(text));
+            }
             Cluster::init(&place, &authority.unwrap_or_else(|| place.keys()), ttl)?;
         }
         ClusterAction::Join { authority, place: text, identity } => {

@@ -295,7 +295,13 @@ fn serve(
     if let Some(HolderMessage::Resume(held, _) | HolderMessage::Prepare(held, _)) = &order {
         ram.name_key = held.name_key();
     }
+    let is_resumed = matches!(order, Some(HolderMessage::Resume(..) | HolderMessage::Prepare(..)));
     let can_read_again = key.as_ref().map(KeySource::can_be_read_again);
+    if is_resumed && can_read_again == Some(false) {
+        // A pipe would be waited for without end, and programs with it.
+        let text = "the file with the key of the store is gone or no file any more: put it back";
+        return Err(Failure::Failed(text.into()));
+    }
     // Here, and not where the options are checked: a pipe gives its key once. The terminal is still ours.
     ram.store.key = match &address {
         Some(address) => key_for(address, key, "Passphrase")?,
@@ -377,7 +383,6 @@ fn serve(
     if is_tracked {
         superblock.track_crashes().map_err(std::io::Error::from)?;
     }
-    let is_resumed = matches!(order, Some(HolderMessage::Resume(..) | HolderMessage::Prepare(..)));
     let mount = match order {
         Some(HolderMessage::Resume(held, restarts)) => options.resume(&superblock, held, restarts),
         // The store is ours: the last server has left.

@@ -51,6 +51,7 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("info file://$PWD/st", 2, "st: the store there is of another kind: give /"),
         ("mount file://$PWD/st m", 2, "st: the store there is of another kind: give /"),
         ("mount -o key_file=m/k st m", 1, "the directory of the key: give another directory to mount on"),
+        ("cluster init st", 2, "st: is a store: give the cluster a directory of its own"),
         (
             "cluster init 127.0.0.1:2379/w",
             2,

@@ -1,14 +1,19 @@
 //! A mount outlives its server where something else has taken a place meanwhile: the store's directory, the metrics' address.
 
-use crate::harness::{Scratch, can_mount, is_mounted, kernel, skipped, sluice, umount, until};
+use crate::harness::{
+    Scratch, can_mount, is_mounted, kernel, processes_of, skipped, sluice, stat_field, umount, until,
+};
 use crate::holder::restarts;
+use rustix::fs::{CWD, FileType, Mode};
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 fn can_hold(test: &str) -> bool {
     if kernel() < (6, 16) {
@@ -63,6 +68,39 @@ fn the_next_server_opens_the_store_of_the_last_one_whatever_has_its_path() {
         umount(&dir);
         [&place, &moved].into_iter().for_each(|dir| fs::remove_dir_all(dir).expect("removed"));
     }
+}
+
+#[test]
+fn a_key_that_became_a_pipe_keeps_no_program_waiting_and_is_read_when_it_is_back() {
+    if !can_hold("a_key_that_became_a_pipe_keeps_no_program_waiting_and_is_read_when_it_is_back") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (store, dir, key, away) =
+        (scratch.0.join("store"), scratch.dir("mnt"), scratch.0.join("key"), scratch.0.join("away"));
+    let words =
+        ["mkfs".as_ref(), "--encrypt".as_ref(), "--key-file".as_ref(), key.as_os_str(), store.as_os_str()];
+    fs::write(&key, [7; 32]).expect("room");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    sluice(words).well();
+    mount(&store.to_string_lossy(), &format!("holder=on,key_file={}", key.display()), &dir);
+    put(&dir, "first", "kept");
+    fs::rename(&key, &away).expect("renamed");
+    rustix::fs::mknodat(CWD, &key, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("room");
+    let before = restarts(&dir);
+    kill_server(&dir);
+    let is_alone = || {
+        std::thread::sleep(Duration::from_millis(10));
+        processes_of(&dir).len() == 1
+    };
+    // The holder starts the first server at once, and waits before it starts another.
+    until("the next server has ended", || (0..10).all(|_| is_alone()));
+    fs::rename(&away, &key).expect("renamed");
+    until("another server serves", || restarts(&dir) > before);
+    assert_eq!(fs::read_to_string(dir.join("first")).expect("it was durable"), "kept");
+    let cause = stat_field(&dir, "restart_cause");
+    assert!(cause.contains("is gone or no file any more: put it back"), "{cause}");
+    umount(&dir);
 }
 
 #[test]
