@@ -6,6 +6,7 @@
 use crate::bucket::Bucket;
 use crate::store::directory_of;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -18,8 +19,12 @@ use std::path::{Path, PathBuf};
 pub(crate) fn keep(store: &Path) -> io::Result<Option<RawFd>> {
     let Some(dir) = directory_of(store) else { return Ok(None) };
     // Without CLOEXEC: it is inherited.
-    let kept = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-    Ok(Some(kept.into_raw_fd()))
+    match rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(kept) => Ok(Some(kept.into_raw_fd())),
+        // The server says that this is no store.
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// The address by which a server opens `store`, whose directory is the inherited descriptor `kept`, if there is one.

@@ -36,6 +36,8 @@ pub struct SharedDir {
     root: PathBuf,
     /// The mount may be taken away meanwhile: that is no answer.
     may_vanish: bool,
+    /// The mount has no server any more: a kernel still answers from what it keeps, and that is no answer, either.
+    is_dead: bool,
     open: BTreeMap<u8, OpenSlot>,
 }
 
@@ -45,7 +47,7 @@ pub type CallTimes = (u64, u64, Result<SharedAnswer, i32>);
 impl SharedDir {
     /// The round that has its files below `root`. `may_vanish`: without that directory a missing name is no answer, since the mount is gone.
     pub fn new(root: PathBuf, may_vanish: bool) -> SharedDir {
-        SharedDir { root, may_vanish, open: BTreeMap::new() }
+        SharedDir { root, may_vanish, is_dead: false, open: BTreeMap::new() }
     }
 
     /// Makes the directories of a round; with `is_durable`, so that no failure of a server takes them away.
@@ -111,7 +113,8 @@ impl SharedDir {
         loop {
             tries -= 1;
             let begun = monotonic_ns();
-            let result = self.perform(call).map_err(|errno| self.unless_vanished(errno).raw_os_error());
+            let answer = self.perform(call);
+            let result = self.unless_vanished(answer).map_err(Errno::raw_os_error);
             let ended = monotonic_ns();
             if result != Err(Errno::AGAIN.raw_os_error()) || tries == 0 {
                 return (begun, ended, result);
@@ -120,9 +123,19 @@ impl SharedDir {
         }
     }
 
-    fn unless_vanished(&self, errno: Errno) -> Errno {
-        let is_gone = || self.may_vanish && fs::stat(&self.root).is_err();
-        if errno == Errno::NOENT && is_gone() { Errno::STALE } else { errno }
+    /// The answer, unless the mount has gone and nobody answers: `ESTALE` then.
+    fn unless_vanished(&mut self, answer: Result<SharedAnswer, Errno>) -> Result<SharedAnswer, Errno> {
+        if !self.may_vanish {
+            return answer;
+        }
+        let was_dead = self.is_dead;
+        self.is_dead |= answer.as_ref().is_err_and(|errno| *errno == Errno::NOTCONN);
+        match answer {
+            Err(Errno::NOTCONN) => Err(Errno::NOTCONN),
+            _ if was_dead => Err(Errno::STALE),
+            Err(Errno::NOENT) if fs::stat(&self.root).is_err() => Err(Errno::STALE),
+            answer => answer,
+        }
     }
 
     fn path(&self, name: SharedName) -> PathBuf {
@@ -251,4 +264,27 @@ fn lock(file: &OwnedFd, kind: SharedLockKind, operation: FlockOperation) -> Resu
     };
     // POSIX has both for a lock that is held.
     outcome.map_err(|errno| if errno == Errno::ACCESS { Errno::AGAIN } else { errno })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_without_a_server_gives_no_answers_and_one_that_is_gone_has_no_missing_names() {
+        let root = std::env::temp_dir();
+        let (done, missing, dead) = (|| Ok(SharedAnswer::Done), || Err(Errno::NOENT), || Err(Errno::NOTCONN));
+        let mut healthy = SharedDir::new(root.clone(), false);
+        for answer in [done(), missing(), dead(), done()] {
+            assert_eq!(healthy.unless_vanished(answer.clone()), answer);
+        }
+        let mut dying = SharedDir::new(root.clone(), true);
+        assert_eq!([done(), missing()].map(|answer| dying.unless_vanished(answer)), [done(), missing()]);
+        assert_eq!(dying.unless_vanished(dead()), dead());
+        for answer in [done(), missing()] {
+            assert_eq!(dying.unless_vanished(answer), Err(Errno::STALE), "from a cache");
+        }
+        let mut gone = SharedDir::new(root.join("no/such/directory"), true);
+        assert_eq!(gone.unless_vanished(missing()), Err(Errno::STALE));
+    }
 }

@@ -253,7 +253,8 @@ fn mounts_that_hang_hold_nothing_up_and_get_no_verdict() {
     assert!(said.contains("cannot make a directory there: no answer in 1 s: does the mount hang?"), "{said}");
     kill("-CONT", server.parse().expect("a number"));
     let stop = format!("kill -STOP {server}");
-    let ran = check(&dirs, &["--seconds", "3", "--timeout", "1", "--nemesis", &stop]);
+    // The rounds before the stop are few, and each later one takes a second.
+    let ran = check(&dirs, &["--seconds", "15", "--timeout", "1", "--nemesis", &stop]);
     kill("-CONT", server.parse().expect("a number"));
     assert!(ran.stdout.starts_with("no verdict\n"), "{ran:?}");
     assert!(

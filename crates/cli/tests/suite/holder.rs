@@ -434,10 +434,11 @@ fn the_holder_gives_up_when_no_server_can_begin_and_ends_when_the_mount_does() {
     };
     fs::write(kept.dir().join("f"), "f").expect("written");
     File::open(kept.dir().join("f")).expect("open").sync_all().expect("durable");
-    let away = kept.scratch.0.join("away");
+    // No server opens a store without this file.
+    let (part, away) = (kept.stored.store.join("super"), kept.stored.store.join("away"));
     // Unmounted while servers fail.
     for by in ["umount", SLUICE] {
-        fs::rename(&kept.stored.store, &away).expect("moved");
+        fs::rename(&part, &away).expect("moved");
         kept.hit("-KILL");
         std::thread::sleep(Duration::from_millis(300));
         let mut unmount = Command::new(by);
@@ -445,7 +446,7 @@ fn the_holder_gives_up_when_no_server_can_begin_and_ends_when_the_mount_does() {
         let unmounted = unmount.arg(kept.dir()).output().expect("it starts");
         assert!(!is_mounted(kept.dir()), "{by}: {unmounted:?}");
         kept.ended();
-        fs::rename(&away, &kept.stored.store).expect("moved back");
+        fs::rename(&away, &part).expect("moved back");
         kept.stored.assert_clean();
         kept.stored.mount("holder=on");
     }
@@ -456,7 +457,7 @@ fn the_holder_gives_up_when_no_server_can_begin_and_ends_when_the_mount_does() {
     holder.args(["mount", "--foreground", "-o", "holder=on"]).arg(&kept.stored.store).arg(kept.dir());
     let holder = holder.stderr(Stdio::piped()).spawn().expect("sluice starts");
     until("a server serves", || restarts(kept.dir()) == Some(0));
-    fs::rename(&kept.stored.store, &away).expect("moved");
+    fs::rename(&part, &away).expect("moved");
     kept.hit("-KILL");
     // The call that waits then is aborted.
     fs::metadata(kept.dir().join("none")).expect_err("nobody serves");
@@ -467,7 +468,7 @@ fn the_holder_gives_up_when_no_server_can_begin_and_ends_when_the_mount_does() {
     assert!(said.contains("no server can go on with the mount, and calls there fail now"), "{said}");
     assert!(!ended.status.success());
     kept.ended_processes();
-    fs::rename(&away, &kept.stored.store).expect("moved back");
+    fs::rename(&away, &part).expect("moved back");
     sluice(["umount".as_ref(), kept.dir().as_os_str()]);
     kept.stored.assert_clean();
     kept.stored.mount("holder=on");
