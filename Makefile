@@ -104,7 +104,7 @@ deb:
 # Many tests wait for leases, kernels and processes. Lints, documents and tools are made meanwhile, at the lowest priority, and in a
 # directory of their own: cargo lets one process at a time into a directory.
 test: prerequisites programs s3-server fmt compile
-	$(MAKE) --jobs 2 unit checks
+	$(MAKE) --jobs 2 unit checks || { echo 'make test: the failures once more:'; grep -hE -A4 '^unit:|panicked at|\.\.\. FAILED$$' target/unit.log | tail -80; exit 1; }
 	$(MAKE) python conformance
 	@echo 'make test: all parts done'
 
@@ -154,11 +154,11 @@ package: prerequisites
 # All tests, also after one has failed: a run of CI is too dear to name one fault only.
 unit: compile
 	@mkdir -p target
-	@rm -f $(LOCK_ORDER)
-	SLUICE_URING_LATER=1 SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked --workspace --no-fail-fast 2>&1 | tee target/unit.log
-	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) cargo test --locked --workspace --test lock_order 2>&1 | tee -a target/unit.log
-	SELECTED=--workspace sh tests/uring io_uring:: 2>&1 | tee -a target/unit.log
-	cargo test --locked -p sluice-sync-sim --features lock-debug --test suite lock_debug:: 2>&1 | tee -a target/unit.log
+	@rm -f $(LOCK_ORDER) target/unit.log
+	SLUICE_URING_LATER=1 SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) tests/unit cargo test --locked --workspace --no-fail-fast
+	SLUICE_LOCK_ORDER_RECORD=$(LOCK_ORDER) tests/unit cargo test --locked --workspace --test lock_order
+	SELECTED=--workspace tests/unit sh tests/uring io_uring::
+	tests/unit cargo test --locked -p sluice-sync-sim --features lock-debug --test suite lock_debug::
 	@echo "tests skipped for want of something (the SKIPPED lines above): $$(grep -c '^SKIPPED' target/unit.log || true)"
 
 $(SLUICE): compile

@@ -81,6 +81,10 @@ impl Kept {
         self.stored.assert_clean();
     }
 
+    pub(crate) fn force_umount(&self) {
+        sluice(["umount".as_ref(), "--force".as_ref(), self.dir().as_os_str()]);
+    }
+
     fn ended_processes(&self) {
         until("no process is left", || processes_of(self.dir()).is_empty());
     }
@@ -95,7 +99,7 @@ impl Drop for Kept {
     /// A test that failed leaves no process behind: the holder first.
     fn drop(&mut self) {
         if is_mounted(self.dir()) {
-            sluice(["umount".as_ref(), "--force".as_ref(), self.dir().as_os_str()]);
+            self.force_umount();
         }
         processes_of(self.dir()).into_iter().for_each(|pid| {
             let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();

@@ -3,15 +3,16 @@
 use crate::harness::until;
 use crate::holder::{Kept, python, restarts};
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Kills the server every now and then until `done` says so. Returns how often.
+/// Kills the server every now and then, at most sixty times, until `done` says so. Returns how often.
 fn harass(kept: &Kept, done: impl Fn() -> bool) -> u64 {
     let mut kills = 0;
-    while !done() {
+    while !done() && kills < 60 {
         std::thread::sleep(Duration::from_millis(150 + 37 * (kills % 7)));
         // A server that serves: on a busy machine a program gets no further otherwise, and a holder gives up after twenty others.
         until("a server serves", || done() || restarts(kept.dir()).is_some());
@@ -20,7 +21,27 @@ fn harass(kept: &Kept, done: impl Fn() -> bool) -> u64 {
             kills += 1;
         }
     }
+    until("the program ends", done);
     kills
+}
+
+/// What `program` said, and under how many kills of the server. A mount that hangs or dies fails the test, and ends the program.
+fn under_kills(kept: &Kept, program: Child) -> (u64, Output) {
+    let (done, pid) = (AtomicBool::new(false), program.id().to_string());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let output = program.wait_with_output().expect("it ends");
+            done.store(true, Ordering::SeqCst);
+            output
+        });
+        let harassed = catch_unwind(AssertUnwindSafe(|| harass(kept, || done.load(Ordering::SeqCst))));
+        let kills = harassed.unwrap_or_else(|failure| {
+            let _ = Command::new("kill").args(["-KILL", &pid]).status();
+            kept.force_umount();
+            resume_unwind(failure)
+        });
+        (kills, waiting.join().expect("no panic"))
+    })
 }
 
 #[test]
@@ -47,14 +68,7 @@ fn git_goes_on_while_the_server_is_killed() {
     assert!(begun.as_ref().is_ok_and(|begun| begun.status.success()), "{begun:?}");
     let mut git = Command::new("bash");
     git.args(["-c", script, "bash"]).arg(&repository).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let git = git.spawn().expect("bash starts");
-    let done = AtomicBool::new(false);
-    let (kills, output) = std::thread::scope(|scope| {
-        let harassed = scope.spawn(|| harass(&kept, || done.load(Ordering::SeqCst)));
-        let output = git.wait_with_output().expect("it ends");
-        done.store(true, Ordering::SeqCst);
-        (harassed.join().expect("no panic"), output)
-    });
+    let (kills, output) = under_kills(&kept, git.spawn().expect("bash starts"));
     assert!(output.status.success(), "after {kills} kills: {output:?}");
     let made = fs::read_to_string(kept.dir().join("made")).expect("written");
     let made: usize = made.trim_start_matches("made ").trim().parse().expect("a number");
@@ -109,14 +123,7 @@ assert ask("PRAGMA integrity_check") == "ok"
 assert ask("SELECT count(*) FROM t") == 150
 "#;
     for mode in ["DELETE", "WAL"] {
-        let program = python(script, &[&kept.dir().join(mode), Path::new(mode)]);
-        let done = AtomicBool::new(false);
-        let (kills, output) = std::thread::scope(|scope| {
-            let harassed = scope.spawn(|| harass(&kept, || done.load(Ordering::SeqCst)));
-            let output = program.wait_with_output().expect("it ends");
-            done.store(true, Ordering::SeqCst);
-            (harassed.join().expect("no panic"), output)
-        });
+        let (kills, output) = under_kills(&kept, python(script, &[&kept.dir().join(mode), Path::new(mode)]));
         assert!(output.status.success(), "{mode} after {kills} kills: {output:?}");
         assert!(kills > 0);
     }
