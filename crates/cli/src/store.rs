@@ -196,7 +196,7 @@ pub(crate) fn info(place: &Path, json: bool, key: &KeyFiles) -> Result<()> {
     refuse_mount(store)?;
     let (info, size, content, user) = match bucket::given(store)? {
         Some(bucket) => {
-            // What is told needs no key. One that was given must be right.
+            // These facts need no key, but a given key must be right.
             bucket_unlocked(store, &bucket, key.source(), false)?;
             let (info, size, user) = bucket::info(&bucket).map_err(failure(store))?;
             (info, size, None, user)
