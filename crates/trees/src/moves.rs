@@ -36,7 +36,7 @@ struct Sighting {
     is_doubtful: bool,
 }
 
-/// What was seen in one tree.
+/// The sightings in one tree.
 #[derive(Default)]
 struct Sightings {
     by_origin: HashMap<u64, Sighting>,
