@@ -52,7 +52,7 @@ pub struct Stuck {
     pub waiting: Vec<Waiting>,
 }
 
-/// What one CPU waits for.
+/// The wait of one CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The CPU that waits.

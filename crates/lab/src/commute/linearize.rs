@@ -49,7 +49,7 @@ pub(super) fn is_linearizable(
     Search { steps, instants, is_left, seen: BTreeMap::new() }.succeeds(&progress, before)
 }
 
-/// What happens at one instant.
+/// An event at one instant.
 struct Step<'h> {
     /// Which call of the history it belongs to.
     number: usize,
