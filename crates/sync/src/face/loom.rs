@@ -109,7 +109,7 @@ pub mod hint {
         }
     }
 
-    /// As [`spin_until`], for at most `turns` turns; `None` when they are over.
+    /// Spins until `done` holds of the word's value, and returns that value; `None` after `turns` turns.
     #[track_caller]
     pub fn spin_until_for(
         word: &AtomicU32,

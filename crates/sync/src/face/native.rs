@@ -119,7 +119,7 @@ pub mod hint {
         }
     }
 
-    /// As [`spin_until`], for at most `turns` turns; `None` when they are over.
+    /// Spins until `done` holds of the word's value, and returns that value; `None` after `turns` turns.
     #[inline]
     pub fn spin_until_for(
         word: &AtomicU32,
@@ -406,7 +406,7 @@ pub fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// As [`light_barrier`], for callers that know that [`membarrier_works`].
+/// The [`light_barrier`] for callers that know that [`membarrier_works`].
 #[inline]
 pub fn registered_barrier() {
     // SeqCst: as in light_barrier().

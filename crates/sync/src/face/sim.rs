@@ -128,7 +128,7 @@ pub mod hint {
         sluice_machine::spin_until(word, done)
     }
 
-    /// As [`spin_until`], for at most `turns` turns; `None` when they are over.
+    /// Spins until `done` holds of the word's value, and returns that value; `None` after `turns` turns.
     #[inline]
     #[track_caller]
     pub fn spin_until_for(
@@ -376,7 +376,7 @@ pub mod time {
             self.0.saturating_sub(earlier.0)
         }
 
-        /// As [`duration_since`](Self::duration_since).
+        /// Time from `earlier` until this instant; zero if `earlier` was later.
         pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
             self.duration_since(earlier)
         }

@@ -66,7 +66,7 @@ unsafe impl<T: Send> Sync for OwnerLock<T> {}
 #[must_use = "the lock is free again at once when the guard is dropped"]
 pub struct Inside<'a, T> {
     lock: &'a OwnerLock<T>,
-    /// What says that somebody is there.
+    /// The word that says that somebody is there.
     word: &'a AtomicU32,
     marker: PhantomData<*const ()>,
 }
@@ -104,10 +104,10 @@ impl<T> OwnerLock<T> {
         Inside { lock: self, word: &self.inside, marker: PhantomData }
     }
 
-    /// As [`lock`](Self::lock), unless there is a visitor.
+    /// Takes the lock for its owner, unless there is a visitor.
     ///
     /// # Safety
-    /// As [`lock`](Self::lock); and membarrier(2) works, as a thread with a ready slot knows.
+    /// The contract of [`lock`](Self::lock); and membarrier(2) works, as a thread with a ready slot knows.
     #[inline]
     pub(crate) unsafe fn try_lock(&self) -> Option<Inside<'_, T>> {
         if self.enter(registered_barrier) {
@@ -182,7 +182,7 @@ impl<T> OwnerLock<T> {
         locks.map(Self::await_owner).collect()
     }
 
-    /// As [`visit_all`](Self::visit_all), without waiting for owners: `None` for a lock whose owner is inside.
+    /// Takes those of `locks` whose owners are not inside: `None` for each other one. All callers take them in one order.
     pub fn visit_free<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Option<Inside<'a, T>>> {
         Self::announce_visits(locks.clone());
         locks.map(Self::unless_owned).collect()

@@ -60,7 +60,7 @@ fn wanted<V: Send + Sync + 'static>(
     (entries > most).then(|| if by_four { 4 * array.len() } else { 2 * array.len() })
 }
 
-/// As [`wanted`], of an array in which CPUs count, after a look at what all of them have counted.
+/// [`wanted`], of an array in which CPUs count, by the counts of all CPUs.
 fn wanted_by_cpus<V: Send + Sync + 'static>(array: &Array<NameNode<V>>) -> Option<usize> {
     let cpus = array.cpus()?;
     let most = most_in(array.len(), cpus.len());
@@ -348,7 +348,7 @@ impl<'e, 't, V: Clone + Send + Sync + 'static> Entry<'e, 't, V> {
 }
 
 impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
-    /// What the name stands for.
+    /// The value of the name.
     pub fn get(&self) -> &V {
         &found(self.entry.bucket, self.at).value
     }
