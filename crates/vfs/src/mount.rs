@@ -86,7 +86,7 @@ pub(crate) struct Location {
     pub(crate) inode: InodeRef,
 }
 
-/// As [`Location`], borrowed: by a walk, for the read section `'g`.
+/// A [`Location`] that a walk borrows for the read section `'g`.
 #[derive(Clone, Copy)]
 pub(crate) struct LocationRef<'g> {
     pub(crate) mount: &'g MountRef,
@@ -209,7 +209,7 @@ impl<'g> LocationRef<'g> {
         }
     }
 
-    /// As [`enter`](Self::enter), of a directory that somebody has mounted on, in whichever namespace.
+    /// [`enter`](Self::enter) for a directory that somebody has mounted on, in whichever namespace.
     #[cold]
     fn enter_mounts(self, section: &'g Guard<'_>) -> LocationRef<'g> {
         let mut at = self;

@@ -40,7 +40,7 @@ bitflags! {
     }
 }
 
-/// What happens to a call that is struck.
+/// The effect on a call that is struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
@@ -78,7 +78,7 @@ pub struct Fault {
     pub nth: u64,
     /// How many are struck from then on. None for all.
     pub times: Option<u64>,
-    /// What happens.
+    /// The effect on the call.
     pub effect: Effect,
 }
 
@@ -196,7 +196,7 @@ impl FromStr for Fault {
     type Err = String;
 
     /// # Errors
-    /// What is wrong, for a person.
+    /// The mistake in the text, for a person.
     fn from_str(text: &str) -> Result<Fault, String> {
         let mut parts = text.split(':');
         let (Some(names), Some(effect)) = (parts.next(), parts.next()) else {
@@ -286,7 +286,7 @@ impl Inode {
     /// [`Section`](crate::durable::Section), and with nothing locked but cursors: how many bytes it may do.
     ///
     /// # Errors
-    /// Those that rules say.
+    /// Errors that rules say.
     #[inline]
     pub(crate) fn meet_faults(&self, call: Calls) -> Result<usize, Errno> {
         if self.shared.has_hook(hook::FAULTS) { self.meet_faults_now(call, &[]) } else { Ok(usize::MAX) }
