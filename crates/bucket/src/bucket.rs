@@ -135,7 +135,7 @@ impl Bucket {
     /// Waits for `work`, as long as something is heard of the object store now and then.
     ///
     /// # Errors
-    /// That of `work`; [`StoreError::Failed`] when nothing is heard.
+    /// Errors of `work`; [`StoreError::Failed`] when nothing is heard.
     fn wait<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         self.stop().wait(work)
     }

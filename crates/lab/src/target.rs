@@ -150,7 +150,7 @@ pub trait Target: Send + Sync {
 /// Runs `work` with the calls of a new task of `target`, on a new thread if the task changes it.
 ///
 /// # Errors
-/// That of `work`, or of starting the task.
+/// The error of `work`, or of starting the task.
 pub fn with_task<T: Send>(
     target: &dyn Target,
     work: impl FnOnce(&mut dyn Calls) -> Result<T> + Send,

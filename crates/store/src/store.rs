@@ -72,7 +72,7 @@ pub struct Store {
 pub(crate) struct Core {
     /// Locked as long as it is held. *immutable*
     pub(crate) disk: Arc<dyn Disk>,
-    /// The same with its flushes. *immutable*
+    /// `disk` with its flushes. *immutable*
     pub(crate) below: Arc<dyn Disk>,
     pub(crate) room: Room,
     pub(crate) cil: Cil,

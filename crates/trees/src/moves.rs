@@ -87,7 +87,7 @@ pub(crate) struct Moves {
     old: HashSet<u64>,
     /// The old names that are put aside: those in a directory come before it.
     aside: Vec<PlacedName>,
-    /// The same.
+    /// The old names that are put aside, for look-ups.
     away: HashSet<PlacedName>,
     /// The directories of each tree.
     old_places: DirPlaces,

@@ -179,14 +179,14 @@ impl Location {
         Location { mount: mount.clone(), inode }
     }
 
-    /// The same, borrowed.
+    /// This location, borrowed.
     pub(crate) fn place(&self) -> LocationRef<'_> {
         LocationRef { mount: &self.mount, inode: &self.inode }
     }
 }
 
 impl<'g> LocationRef<'g> {
-    /// The same, held by references.
+    /// This location, held by references.
     #[inline]
     pub(crate) fn to_location(self) -> Location {
         Location { mount: self.mount.clone(), inode: self.inode.clone() }

@@ -380,7 +380,7 @@ impl Walk<'_, '_> {
 }
 
 impl<'p> Parent<'p, LocationRef<'_>> {
-    /// The same for longer than the section.
+    /// This parent, for longer than the section.
     pub(crate) fn into_owned(self) -> Parent<'p> {
         Parent { dir: self.dir.to_location(), last: self.last, trailing_slash: self.trailing_slash }
     }

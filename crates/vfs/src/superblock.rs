@@ -432,7 +432,7 @@ impl Shared {
         self.watch.get().map(|watch| &**watch)
     }
 
-    /// The same, made if need be.
+    /// The watch that tests use, made if need be.
     pub(crate) fn make_watch(&self) -> &Watch {
         self.watch.get_or_init(|| Box::new(Watch::new()))
     }

@@ -36,7 +36,7 @@ const DESIGNS: &[(&str, Design)] = &[("before", Design::Before), ("source", Desi
 
 type HostOperation = fn(&on_host::vfs_2009::Vfs2009, &on_host::Cpu);
 
-/// The same on this computer.
+/// The models on this computer.
 const HOST_MODELS: &[(&str, HostOperation, bool)] = &[
     ("open-close", on_host::vfs_2009::Vfs2009::open_close, false),
     ("creat-unlink", on_host::vfs_2009::Vfs2009::create_unlink, false),

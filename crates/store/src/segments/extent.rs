@@ -120,7 +120,7 @@ impl Span {
         self.block.saturating_add(self.blocks)
     }
 
-    /// The same blocks in as few spans as can be. The spans must not overlap.
+    /// The given blocks in as few spans as can be. The spans must not overlap.
     pub(crate) fn merged(mut spans: Vec<Span>) -> Vec<Span> {
         spans.sort_unstable();
         spans.dedup_by(|next, span| {
@@ -151,7 +151,7 @@ impl Extent {
         Extent { segment, block, len, stored: len, is_encrypted: true, proofs: data.proofs }
     }
 
-    /// The same, of bytes that are `len` compressed ones.
+    /// This extent with data that were `len` bytes long before compression.
     pub(crate) fn compressed_from(self, len: usize) -> Extent {
         Extent { len: len as u32, ..self }
     }

@@ -52,7 +52,7 @@ pub mod words {
     #[inline]
     pub fn will_load(_: &[Word]) {}
 
-    /// The same of writing.
+    /// Tells a face that sees single accesses that these words are about to be written, as one piece.
     #[inline]
     pub fn will_store(_: &[Word]) {}
 }

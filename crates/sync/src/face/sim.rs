@@ -427,7 +427,7 @@ pub fn light_barrier() {
     sluice_machine::atomic::compiler_fence(atomic::Ordering::SeqCst);
 }
 
-/// The same: [`membarrier`] always works here.
+/// The [`light_barrier`]: [`membarrier`] always works here.
 pub fn registered_barrier() {
     light_barrier();
 }

@@ -26,7 +26,7 @@ use crate::face::{SHRUNK, hint, thread};
 pub struct Pace {
     /// From the first look at the lock to the second.
     pub pause_first: u32,
-    /// The same of a thread that last found the line of a lock quiet.
+    /// The first pause of a thread that last found the line of a lock quiet.
     pub pause_quiet: u32,
     /// Between two looks at most.
     pub pause_max: u32,

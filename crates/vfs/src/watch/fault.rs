@@ -100,19 +100,19 @@ impl Fault {
         Fault { calls, path: None, nth: 1, times: None, effect }
     }
 
-    /// The same, of files whose path is like `glob`.
+    /// This rule, for files whose path is like `glob`.
     #[must_use]
     pub fn on(self, glob: impl Into<String>) -> Fault {
         Fault { path: Some(glob.into()), ..self }
     }
 
-    /// The same, from the `nth` call on.
+    /// This rule, from the `nth` call on.
     #[must_use]
     pub fn starting_at(self, nth: u64) -> Fault {
         Fault { nth, ..self }
     }
 
-    /// The same, so many times.
+    /// This rule, for so many calls.
     #[must_use]
     pub fn times(self, times: u64) -> Fault {
         Fault { times: Some(times), ..self }

@@ -238,7 +238,7 @@ fn cycle(
         let _ =
             writeln!(text, "  {when}, thread {:?} took {}, holding:", seen.thread, names.line(&seen.taken));
         names.stack(&mut text, &seen.stack);
-        // That of now comes with the panic.
+        // The backtrace of now comes with the panic.
         if when == "before" && seen.backtrace.status() == BacktraceStatus::Captured {
             let _ = writeln!(text, "{}", seen.backtrace);
         }
