@@ -120,7 +120,7 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Workload>> {
 /// The workload called `name`, today or formerly.
 ///
 /// # Errors
-/// [`Failure::Usage`] with a list of all names if there is no such workload.
+/// [`Failure::Usage`] for an unknown name, with a list of the known names.
 pub fn find(name: &str) -> Result<&'static Workload> {
     let renamed = registry::FORMER_NAMES.iter().find(|(former, _)| *former == name);
     let name = renamed.map_or(name, |(_, today)| today);

@@ -23,7 +23,7 @@ use crate::{Kind, LockError, Owner, Range, RangeLock, RangeRequest};
 use std::mem;
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// Up to this number, locks are searched one by one.
+/// The most locks of a space that are searched one by one.
 const FEW: usize = 8;
 
 /// All granted locks of a space. *Protected by the file state.*

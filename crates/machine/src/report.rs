@@ -74,7 +74,7 @@ pub struct HotLine {
     pub line: u32,
     /// Accesses that missed.
     pub misses: u64,
-    /// Cycles in which CPUs queued for it or fetched it.
+    /// Cycles that CPUs spent in the line's queue or fetching it.
     pub stall: u64,
     /// Cycles in which CPUs spun until it changed.
     pub waited: u64,

@@ -406,7 +406,7 @@ impl Inode {
         self.stat_with(self.attr.read())
     }
 
-    /// All attributes, as [`stat`](Self::stat) has them, if that waits for nobody.
+    /// The result of [`stat`](Self::stat), unless that waits for a lock.
     #[inline]
     pub(crate) fn stat_at_once(&self) -> AtOnce<Stat> {
         // Threads that change a directory's names count them apart; the counts are added up.

@@ -168,7 +168,7 @@ impl Search<'_> {
             }
             _ => {}
         }
-        // Objects are numbered by the call that makes them, so that numbers are the same in each order.
+        // The number of an object comes from the call that makes it, so each order gives the same numbers.
         let outcome = after.perform(number + 1, recorded.process, &recorded.call);
         let mut reached = Vec::new();
         if self.instants == Instants::Several {

@@ -259,7 +259,7 @@ pub mod thread {
         park_timeout, scope, spawn,
     };
 
-    /// Slots for each thread of the host: one for the thread and one for each CPU that it may simulate.
+    /// The slots that each host thread takes: its own, and one for each CPU that it simulates.
     const SLOTS: u32 = 1024;
     const _: () = assert!(sluice_machine::CPUS_MAX < SLOTS as usize);
 

@@ -182,7 +182,8 @@ impl<T> OwnerLock<T> {
         locks.map(Self::await_owner).collect()
     }
 
-    /// Takes those of `locks` whose owners are not inside: `None` for each other one. All callers take them in one order.
+    /// Takes the free locks among `locks` for another thread: `None` for a lock whose owner is inside. All callers take them in
+    /// one order.
     pub fn visit_free<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Option<Inside<'a, T>>> {
         Self::announce_visits(locks.clone());
         locks.map(Self::unless_owned).collect()
@@ -249,8 +250,8 @@ impl<T> Deref for Inside<'_, T> {
     fn deref(&self) -> &T {
         // SAFETY: a visitor is inside only after it saw the owner outside and not holding, and an owner only after it
         // saw no visitor (announce), before it was inside or before it held the lock, in which it is inside; visitors
-        // exclude each other by exchange, and there is one owner, by the contract of lock(). So no other thread is
-        // inside until this guard is dropped.
+        // exclude each other by exchange, and there is one owner, by the contract of lock(). So this guard
+        // excludes every other thread.
         self.lock.value.with(|value| unsafe { &*value })
     }
 }

@@ -211,8 +211,8 @@ impl Store {
     fn with_own<R>(&self, use_it: impl FnOnce(&mut Blocks, Home) -> R) -> R {
         let slot = thread::slot();
         let own = self.own.get(slot);
-        // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
-        // calls are in this file, and none is nested, as `use_it` calls no function that reaches here.
+        // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. Only
+        // this file calls this function, and never nested: `use_it` calls no function that reaches here.
         own.0.with_mut(|own| use_it(unsafe { &mut *own }, slot))
     }
 

@@ -47,7 +47,7 @@ pub(super) struct Removals {
     most: AtomicU64,
 }
 
-/// The records of one inode that are to be removed. Most removed inodes have little, and many go at a time: so that takes little
+/// The removal of one inode's records. Most removed inodes have little, and many go at a time: so that takes little
 /// memory.
 pub(super) enum Removal {
     /// The complete removal is known: the inode's own records, and the record of its first chunk, if any, which names
