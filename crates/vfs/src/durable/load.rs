@@ -4,7 +4,7 @@
 //! store's tree has them: what the log held was brought there when the store was opened. The same goes for where the contents of a
 //! file are; from then on the file knows it itself, and chunks come from their extents.
 //!
-//! *Read-ahead.* What is read where the last reading ended brings chunks behind it, too, each time twice as many.
+//! *Read-ahead.* A read that begins where the last one ended loads chunks behind it, too, each time twice as many.
 //! Adjacent extents of a segment are read with one call of the disk.
 
 use super::chunk::{CHUNK, Chunk, Held};

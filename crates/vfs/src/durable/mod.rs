@@ -23,7 +23,7 @@
 //! its cut, when no section is open (`pending.rs`). Calls do not put down such a record themselves. So each push holds
 //! the tree as it was at one moment, contents included, and a file that is gone by then was never written.
 //!
-//! *Versions.* Of two records of one object in a push the newer counts. An inode has a counter: it is moved first, then the
+//! *Versions.* If a push has two records of one object, the newer counts. An inode has a counter: it is moved first, then the
 //! values are read, so the newest record has them all, whichever call wrote it. A name is put down while it is locked, with the
 //! time of a clock that does not go back.
 //!
