@@ -70,7 +70,7 @@ pub(crate) fn mkfs(
         .context(named)
 }
 
-/// Makes an empty file system in the directory `store`, which is there. As [`mkfs`].
+/// Makes an empty file system in the existing directory `store`; see [`mkfs`].
 fn fill(store: &Path, is_encrypted: bool, is_compressed: bool, files: &KeyFiles) -> Result<()> {
     let named = || store.display().to_string();
     // One mkfs at a time, and none below a mount.

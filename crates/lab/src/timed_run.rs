@@ -69,7 +69,7 @@ impl Limit {
 pub struct Setting<'a> {
     /// The workload.
     pub workload: &'a Workload,
-    /// Where.
+    /// The file system that it runs on.
     pub target: &'a dyn Target,
     /// A directory of the target that does not exist yet; gone again after the run.
     pub dir: &'a str,

@@ -59,7 +59,7 @@ pub struct Waiting {
     pub cpu: usize,
     /// Since when, in cycles.
     pub since: u64,
-    /// How.
+    /// The kind of the wait.
     pub how: Wait,
 }
 

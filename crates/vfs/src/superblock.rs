@@ -364,7 +364,7 @@ impl Shared {
         shared
     }
 
-    /// See [`Superblock::statfs`].
+    /// Size and use of the file system: see [`Superblock::statfs`].
     pub(crate) fn statfs(&self) -> StatFs {
         let Shared { options, space, .. } = self;
         let limit = options.size_limit.map(|bytes| bytes / PAGE);

@@ -3,7 +3,7 @@
 //!
 //! *before* and *source* are models (see [`vfs_2009`](crate::history::vfs_2009)) with the cost of their time; *ours* is
 //! the library itself on the simulated machine, which charges what is shared and not what is computed. So each
-//! design is compared only with its own rate at one CPU. The models run on this computer too, from the same source.
+//! design has its own rate at one CPU as its measure. The models run on this computer too, from the same source.
 
 use super::curves::Curves;
 use super::library;

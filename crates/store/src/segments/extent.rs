@@ -100,7 +100,7 @@ fn nonce_of(common: &[u8; COMMON], block: usize) -> [u8; NONCE] {
 }
 
 impl Span {
-    /// See [`Extent::place`].
+    /// The place of its first byte: see [`Extent::place`].
     pub(crate) fn place(self) -> u64 {
         u64::from(self.segment) << 32 | u64::from(self.block)
     }

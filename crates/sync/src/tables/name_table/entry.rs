@@ -245,25 +245,25 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
         Entry { name: &self.name, bucket: &mut self.bucket, aftermath: &mut self.aftermath }
     }
 
-    /// See [`Entry::there`].
+    /// The name, if it is there.
     pub fn there(&mut self) -> Option<There<'_, 't, V>> {
         self.entry().there()
     }
 
-    /// See [`Entry::room`].
+    /// The room for the name, if the name is absent.
     pub fn room(&mut self) -> Option<Room<'_, 't, V>> {
         self.entry().room()
     }
 
-    /// See [`Entry::insert`].
+    /// Adds the name, which counts as one entry of `weight`. Returns its position.
     ///
     /// # Errors
-    /// Returns `value`, in the cases of [`Entry::insert`].
+    /// Returns `value` if the name is there, if it is longer than [`NAME_MAX`], or if 256 names have its hash.
     pub fn insert(&mut self, value: V, weight: u8) -> Result<u64, V> {
         self.entry().insert(value, weight)
     }
 
-    /// See [`Entry::remove`].
+    /// Removes the name; returns its value. Readers that have it may keep it until their sections end.
     pub fn remove(&mut self) -> Option<V> {
         self.entry().remove()
     }
