@@ -2,8 +2,8 @@
 //! should do in proportion to the CPUs ([`scaling`]).
 //!
 //! *before* and *source* are models (see [`vfs_2009`](crate::history::vfs_2009)) with the cost of their time; *ours* is
-//! the library itself on the simulated machine, which charges what is shared and not what is computed. So each
-//! design has its own rate at one CPU as its measure. The models run on this computer too, from the same source.
+//! the library itself on the simulated machine, which charges what is shared and not what is computed. Each
+//! design counts relative to its own rate on one CPU. The models run on this computer too, from the same source.
 
 use super::curves::Curves;
 use super::library;
