@@ -1,10 +1,10 @@
 # The two commands: `make demo` shows what sluicefs does, `make test` proves it. Both set up what they need.
 
 TOOLS := $(CURDIR)/target/tools
-# What the conformance suites mount with: as the Rust tests built it, with assertions and overflow checks.
+# The program that the conformance suites mount with: as the Rust tests built it, with assertions and overflow checks.
 SLUICE := $(CURDIR)/target/debug/sluice
 export SLUICE TOOLS
-# Which locks the Rust tests took while they held which, all programs together.
+# The lock order that all Rust test programs together have seen.
 LOCK_ORDER := $(CURDIR)/target/lock-order
 PACKAGES := machine sync locks store vfs trees fuse
 # A pipeline fails when any part of it does.

@@ -1,4 +1,4 @@
-// What holds for every page: it needs nothing else, shows its data, and can be used by everybody.
+// The rules for every page: it needs nothing else, shows its data, and can be used by everybody.
 import { test, expect } from '@playwright/test';
 import { readdirSync } from 'node:fs';
 import { basename, join } from 'node:path';

@@ -137,7 +137,7 @@ def _flat(fields):
 
 
 def open_file(process, path, mode, buffering, encoding, errors, newline, permissions, flags):
-    """What `Fs.open` does; the rules of `mode` and `buffering` are those of `open`."""
+    """Opens a file for `Fs.open`; the rules of `mode` and `buffering` are those of `open`."""
     letters = set(mode)
     action = letters & set(_ACCESS)
     if len(letters) != len(mode) or len(action) != 1 or letters - set("rwax+bt") or {"b", "t"} <= letters:

@@ -12,7 +12,7 @@ from ._path import Path
 
 
 class Unsynced(NamedTuple):
-    """What a power failure now may lose of one path."""
+    """The changes of one path that a power failure now may lose."""
 
     path: str
     bytes: int
@@ -85,7 +85,7 @@ class Fs:
     ) -> "Fs":
         """An empty file system that is kept in `directory`, an empty or new directory of the host.
 
-        `memory` bounds what it keeps in memory. What was synced survives a crash; `close`, or the end of `with`, syncs all.
+        `memory` bounds what it keeps in memory. Synced changes survive a crash; `close`, or the end of `with`, syncs all.
         """
         return cls._of(Process.create_store(directory, size, inodes, memory, compress, passphrase))
 
@@ -422,7 +422,7 @@ class Fs:
         return self._of(self._process.crash_clone(seed))
 
     def unsynced(self) -> list[Unsynced]:
-        """What a power failure now may lose."""
+        """The changes that a power failure now may lose."""
         return [Unsynced(os.fspath(path), *rest) for path, *rest in self._process.unsynced()]
 
     def check(self) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 
 class Path:
-    """A path of the file system `fs`. What needs no file system (`name`, `parts`, `with_suffix`) is `pathlib.PurePosixPath`'s."""
+    """A path of the file system `fs`. Methods that need no file system (`name`, `parts`, `with_suffix`) are `pathlib.PurePosixPath`'s."""
 
     __slots__ = ("fs", "_pure")
 

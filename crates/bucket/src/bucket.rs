@@ -135,7 +135,7 @@ impl Bucket {
     /// Waits for `work`, as long as something is heard of the object store now and then.
     ///
     /// # Errors
-    /// That of `work`; [`StoreError::Failed`] when nothing is heard.
+    /// Errors of `work`; [`StoreError::Failed`] when nothing is heard.
     fn wait<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         self.stop().wait(work)
     }
@@ -314,8 +314,8 @@ impl Bucket {
         self.open_telling(claim, options, &|_| ())
     }
 
-    /// As [`open`](Self::open). When it has to wait until it is known whether the process that has the store lives, `waits` is called
-    /// once, with the error that would come of a living one.
+    /// Opens the store, as [`open`](Self::open) does. If it must wait to learn whether the process that has the store lives, it
+    /// first calls `waits` once, with the error for a living one.
     ///
     /// # Errors
     /// Errors of [`open`](Self::open).

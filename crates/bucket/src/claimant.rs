@@ -29,7 +29,7 @@ struct Life {
 pub(crate) enum Sight {
     /// It lives, in this pid namespace of this machine.
     Here,
-    /// The same process.
+    /// It is this process.
     This,
     /// It was a process of this pid namespace, and has ended.
     Dead,

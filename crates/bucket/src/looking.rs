@@ -26,7 +26,7 @@ impl Looking {
         lost.map_or(Ok(looking), Err)
     }
 
-    /// As [`open`](Self::open), up to the first push that is lost, with the error that this loss is.
+    /// Opens the records before the first lost push; returns the error for that push too, if there is one.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], and the object store's.

@@ -50,14 +50,14 @@ const EXAMPLES: &str = "Examples:
 
 Exit status: 0 done, 1 failed, 2 bad usage; with one line that says what to do.";
 
-/// What to do with snapshots.
+/// The actions on snapshots.
 #[derive(Subcommand)]
 pub(crate) enum Snapshot {
     /// Copy the tree as it is now, without copying contents
     Create {
         /// Any file or directory of the mount
         dir: PathBuf,
-        /// What to call it
+        /// The name of the snapshot
         name: OsString,
     },
     /// Print the snapshots: name, time of creation (UTC), bytes shared with other files and bytes of their own
@@ -72,7 +72,7 @@ pub(crate) enum Snapshot {
     Restore {
         /// Any file or directory of the mount
         dir: PathBuf,
-        /// What the snapshot is called
+        /// The name of the snapshot
         name: OsString,
         /// A file or directory, from the root of the mount; without it the whole tree
         path: Option<PathBuf>,
@@ -81,7 +81,7 @@ pub(crate) enum Snapshot {
     Delete {
         /// Any file or directory of the mount
         dir: PathBuf,
-        /// What it is called
+        /// The name of the snapshot
         name: OsString,
     },
 }
@@ -405,7 +405,7 @@ pub(crate) enum Command {
         /// A directory, such as /usr/local/share/man/man1
         dir: PathBuf,
     },
-    /// What this program starts itself for
+    /// The children that this program starts itself
     #[command(hide = true)]
     Child {
         #[command(subcommand)]

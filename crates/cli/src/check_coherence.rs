@@ -40,7 +40,7 @@ const INCOHERENT: u8 = 1;
 const UNCHECKED: u8 = 2;
 /// States after which the search for the order of a round is given up.
 const STATES_MAX: usize = 100_000;
-/// The same for each step of making a counterexample smaller.
+/// States after which a step of making a counterexample smaller is given up.
 const SHRINK_STATES_MAX: usize = 20_000;
 /// How often a round beside a nemesis may lose changes: two servers may die in one.
 const LOSSES: u8 = 2;

@@ -52,7 +52,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long the thread that reaps sleeps while there is no process to reap.
 const NO_CHILD: Duration = Duration::from_millis(5);
 
-/// What happens to `sluice lock`.
+/// The events of `sluice lock`.
 enum LockEvent {
     /// The lock is held, with this token.
     Held(String),

@@ -25,7 +25,7 @@ use std::collections::HashSet;
 /// The exit status if a tree fails; other failures have [`UNTESTED`].
 const FOUND: u8 = 1;
 const UNTESTED: u8 = 2;
-/// Of more changes that are not durable at a moment, so many are lost alone: the newest.
+/// At most so many non-durable changes of a moment are lost alone: the newest.
 const SINGLES_MAX: usize = 64;
 /// To find the earliest moment at which the same losses fail, at most so many are tried.
 const EARLIER_MAX: usize = 256;

@@ -119,7 +119,8 @@ pub(crate) fn hold(asked: &Holding<'_>) -> Result<u8> {
     holder.keep(server)
 }
 
-/// As [`hold`], for the program that a holder has executed in its own place. Standard input tells what it must know.
+/// Keeps a mount, as [`hold`] does, in the program that a holder has executed in its own place. Standard input tells what it must
+/// know.
 ///
 /// # Errors
 /// Errors of [`hold`].

@@ -23,7 +23,7 @@ pub(crate) fn in_time<T: Send + 'static>(
     in_time_of(PATIENCE, dir, ask)
 }
 
-/// As [`in_time`], within `patience`.
+/// The result of `ask`, if it comes within `patience`; for errors see [`in_time`].
 pub(crate) fn in_time_of<T: Send + 'static>(
     patience: Duration,
     dir: &Path,

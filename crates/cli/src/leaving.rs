@@ -28,7 +28,7 @@ pub(crate) struct LeavingServer {
 }
 
 impl LeavingServer {
-    /// That of the mount on `dir`.
+    /// The server of the mount on `dir`.
     pub(crate) fn of(dir: &Path) -> LeavingServer {
         let asked = in_time_of(ASK_MAX, dir, |dir| {
             // A server in another pid namespace has another number there.

@@ -32,7 +32,7 @@ const WAIT: Duration = Duration::from_millis(20);
 /// How long a command may wait: a lease that is not bounded by it ends first.
 const LONG: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// What `sluice lock` says.
+/// The messages from `sluice lock`.
 enum HolderWord {
     /// The process of the command.
     Pid(Pid),
@@ -130,7 +130,7 @@ fn may_end(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | Other | TimedOut | UnexpectedEof)
 }
 
-/// What standard input says.
+/// The messages on standard input.
 fn listen() -> Receiver<HolderWord> {
     let (tell, words) = channel();
     thread::spawn(move || {

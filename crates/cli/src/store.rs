@@ -70,7 +70,7 @@ pub(crate) fn mkfs(
         .context(named)
 }
 
-/// Makes an empty file system in the directory `store`, which is there. As [`mkfs`].
+/// Makes an empty file system in the existing directory `store`; see [`mkfs`].
 fn fill(store: &Path, is_encrypted: bool, is_compressed: bool, files: &KeyFiles) -> Result<()> {
     let named = || store.display().to_string();
     // One mkfs at a time, and none below a mount.
@@ -196,7 +196,7 @@ pub(crate) fn info(place: &Path, json: bool, key: &KeyFiles) -> Result<()> {
     refuse_mount(store)?;
     let (info, size, content, user) = match bucket::given(store)? {
         Some(bucket) => {
-            // What is told needs no key. One that was given must be right.
+            // These facts need no key, but a given key must be right.
             bucket_unlocked(store, &bucket, key.source(), false)?;
             let (info, size, user) = bucket::info(&bucket).map_err(failure(store))?;
             (info, size, None, user)

@@ -137,7 +137,7 @@ pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32), place: Moun
     Ok(())
 }
 
-/// As [`serve_metrics`], as soon as no other process has the address.
+/// Serves the counts, as [`serve_metrics`] does, as soon as no other process has the address.
 pub(crate) fn serve_metrics_later(address: SocketAddr, device: (u32, u32), place: MountPlace) {
     thread::spawn(move || {
         let mut is_told = false;

@@ -157,7 +157,7 @@ mod tests {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert!(dog.is_idle() && dog.next().is_none());
-        // One that answers.
+        // A server that answers.
         dog.request_came(at(0));
         assert_eq!(dog.next(), Some(at(2)));
         for second in (2..40).step_by(2) {

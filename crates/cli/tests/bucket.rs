@@ -367,12 +367,12 @@ fn a_cache_on_disk_answers_for_the_object_store_and_both_are_counted() {
     assert!(refused.contains("in an object store") && refused.trim_end().lines().count() == 1, "{refused}");
 }
 
-/// What `sluice info` says of a store in S3, in one line, with these settings beside usual ones.
+/// The one-line error of `sluice info` for a store in S3, with these settings beside usual ones.
 fn complaint_with(settings: &[(&str, &str)], url: &str) -> String {
     complaint_without("AWS_NOTHING", settings, url)
 }
 
-/// As [`complaint_with`], without one of the usual settings.
+/// The error of [`complaint_with`], without one of the usual settings.
 fn complaint_without(missing: &str, settings: &[(&str, &str)], url: &str) -> String {
     let mut command = Command::new(harness::SLUICE);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {

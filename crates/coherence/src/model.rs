@@ -72,7 +72,7 @@ impl ModelState {
     /// [`SharedAnswer::Done`].
     ///
     /// # Errors
-    /// Those of the call.
+    /// Errors of the call.
     pub(crate) fn perform(
         &mut self,
         process: usize,
@@ -162,7 +162,7 @@ impl ModelState {
     /// nothing moves.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Errors of the call.
     pub(crate) fn rename_found(
         &mut self,
         moved: ModelFileId,
@@ -188,7 +188,7 @@ impl ModelState {
     /// Gives a file that was found another name.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Errors of the call.
     pub(crate) fn link_found(&mut self, file: ModelFileId, new: SharedName) -> Result<SharedAnswer, i32> {
         if self.tree.names[new.index()].is_some() {
             return Err(EEXIST);

@@ -53,7 +53,7 @@ pub fn find_order(history: &[TimedCall], rules: RoundRules) -> RoundVerdict {
     find_order_with(history, &optional, rules)
 }
 
-/// The same, where of some calls it is open whether they took place.
+/// Whether a history has an order; each call with `optional` may or may not have taken place.
 pub(crate) fn find_order_with(history: &[TimedCall], optional: &[bool], rules: RoundRules) -> RoundVerdict {
     let is_shaken =
         |process: usize| history.iter().any(|call| call.process == process && call.known().is_none());

@@ -236,7 +236,7 @@ impl Slow {
         self.extra.as_mut().and_then(|extra| extra.more.as_deref_mut())
     }
 
-    /// The same, to say something.
+    /// The state of waiters and requests, made if need be.
     pub(crate) fn say(&mut self) -> &mut More {
         self.extra.get_or_insert_default().more.get_or_insert_default()
     }

@@ -192,7 +192,7 @@ impl Queue {
         self.promise().map(|promise| &promise.to).into_iter().chain(self.queued())
     }
 
-    /// The same for people: without one whose promise is void, which waits no more.
+    /// The waiting requests for people: without one whose promise is void, which waits no more.
     pub(crate) fn shown_waiters(&self) -> impl Iterator<Item = &Waiting> {
         let promised = self.promise().filter(|promise| !promise.is_void).map(|promise| &promise.to);
         promised.into_iter().chain(self.queued())
@@ -276,7 +276,7 @@ impl Queue {
             self.keep_promise();
         }
         if let Some(at) = self.grant_of(node, range).filter(|&at| self.grants[at].token == token) {
-            // That of another grant is of the past.
+            // The value of another grant is of the past.
             self.learn_value(value);
             match to {
                 Some(to) => {

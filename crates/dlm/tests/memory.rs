@@ -16,7 +16,7 @@ struct Counting;
 /// Bytes that are allocated now, with what an allocator adds to each piece.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What a piece of memory takes: as glibc counts, with 8 bytes of its own before each, and in multiples of 16.
+/// The size of an allocation: as glibc counts, with 8 bytes of its own before each, and in multiples of 16.
 fn bytes_of(layout: Layout) -> u64 {
     (layout.size() as u64 + 8).next_multiple_of(16)
 }
@@ -51,7 +51,7 @@ fn allocated() -> u64 {
 fn a_cached_lock_and_its_resource_take_no_more_than_this() {
     const LOCKS: u64 = 60_000;
     let mut cluster = Cluster::new(3, &options());
-    // What a node takes that has no locks.
+    // The memory of a node that has no locks.
     let idle = allocated();
     drop(cluster.nodes.pop());
     let idle = idle - allocated();
@@ -60,7 +60,7 @@ fn a_cached_lock_and_its_resource_take_no_more_than_this() {
         let held = cluster.lock(1, &key(&format!("memory-{n:06}")), Want::new(Mode::Ex));
         cluster.unlock(1, held);
     }
-    // What the tables have outgrown waits to be freed.
+    // Tables that have grown wait until their old memory is freed.
     domain().flush();
     let both = allocated() - before;
     // Without the node that has the locks cached.

@@ -74,7 +74,7 @@ pub(crate) fn reach(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::statfs(path).map(drop)?)
 }
 
-/// As [`reach`], but returns `Ok` for a file system whose server does not answer soon.
+/// Asks the file system, as [`reach`] does, but returns `Ok` if its server does not answer soon.
 fn reach_soon(path: &Path) -> io::Result<()> {
     let (tell, told) = mpsc::channel();
     let place = path.to_owned();

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct Request<'a> {
     /// Its header.
     pub header: abi::InHeader,
-    /// What is asked.
+    /// Its operation.
     pub operation: Operation<'a>,
 }
 

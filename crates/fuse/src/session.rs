@@ -127,7 +127,7 @@ impl MountOptions {
     /// Mounts `superblock` on `dir` and serves it on threads of its own. When this returns the mount works.
     ///
     /// # Errors
-    /// See [`MountError`]; nothing is left mounted.
+    /// A [`MountError`]; nothing is left mounted.
     pub fn mount(self, superblock: &Arc<Superblock>, dir: impl AsRef<Path>) -> Result<Mount, MountError> {
         let (dir, mut options) = (mount::mountpoint(dir.as_ref())?, self);
         options.held &= superblock.is_durable() && options.locks == LockMode::Kernel && !options.writeback;
@@ -190,7 +190,7 @@ impl Mount {
     /// mount works.
     ///
     /// # Errors
-    /// See [`MountError`]; nothing is left mounted.
+    /// A [`MountError`]; nothing is left mounted.
     pub fn new(fs: &Fs, dir: impl AsRef<Path>) -> Result<Mount, MountError> {
         Mount::builder().mount(fs.superblock(), dir)
     }

@@ -203,7 +203,7 @@ static int deadlock(const char *path) {
     return 0;
 }
 
-/* What a thread asks for, and what came of it. */
+/* The lock that a thread asks for, and the result. */
 struct asking {
     const char *kind;
     int fd;

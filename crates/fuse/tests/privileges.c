@@ -95,7 +95,7 @@ static long call(int number) {
     case 17: return chown(file, OWNER, -1);
     case 18: return on(O_RDONLY, do_chown_group);
     case 19: return chown(file, 1234, 5678);
-    /* What the first call taught the kernel must not mislead it in the second. */
+    /* Knowledge from the first call must not mislead the kernel in the second. */
     case 20: return on(O_WRONLY, do_write) < 0 ? -1 : on(O_WRONLY, do_copy) < 0 ? -1 : on(O_WRONLY, do_punch);
     case 21: return truncate(file, SIZE) < 0 ? -1 : on(O_WRONLY, do_write);
     default: return -2;

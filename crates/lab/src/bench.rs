@@ -19,7 +19,7 @@ const TASKS_MAX: usize = 10_000;
 /// Seed of the first run on a simulated machine; each further run has the next.
 const FIRST_SEED: u64 = 7;
 
-/// What to measure.
+/// The measurements to make.
 pub struct Plan {
     /// In this order.
     pub workloads: Vec<&'static Workload>,
@@ -116,7 +116,7 @@ pub trait Listener {
 /// Carries out the plan. Rows go to the listener as they are completed and are returned together.
 ///
 /// # Errors
-/// Those of targets and workloads. After an interrupt the rows of the runs that were finished have been given to
+/// Errors of targets and workloads. After an interrupt the rows of the runs that were finished have been given to
 /// the listener, and the result is [`Failure::Interrupted`].
 pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<Vec<Row>> {
     plan.check()?;
@@ -287,7 +287,7 @@ impl BenchSession<'_> {
         }
     }
 
-    /// Of files of `bytes` bytes.
+    /// Measures the footprint of files of `bytes` bytes.
     fn footprint(&mut self, bytes: usize) -> Result<()> {
         let name = footprint::name(bytes);
         let mut measured: Vec<Footprint> = Vec::new();

@@ -25,7 +25,7 @@ const CONFIDENCE: f64 = 0.99;
 /// The longest result that is read, in bytes.
 const RESULT_MAX: u64 = 64 << 20;
 
-/// What a pair of rows shows.
+/// The verdict on a pair of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// More operations a second, beyond random.
@@ -60,7 +60,7 @@ pub struct RowPair {
     pub ratio: f64,
     /// Where that ratio lies, with 99% confidence; `None` below two runs a side.
     pub interval: Option<Interval>,
-    /// What it shows.
+    /// The verdict on the pair.
     pub verdict: Verdict,
     /// It is a control: of a file system of the host, beside rows of this program.
     pub is_control: bool,

@@ -34,7 +34,7 @@ use sluice_console::interrupt::Interrupt;
 pub struct Experiment {
     /// As users type it.
     pub name: &'static str,
-    /// What it shows.
+    /// Its subject, for a person.
     pub about: &'static str,
     parts: Parts,
 }
@@ -118,18 +118,18 @@ impl Experiment {
     /// Carries it out. Rows go to the listener as they are completed; what they show is returned.
     ///
     /// # Errors
-    /// What the listener says, and [`Failure::Interrupted`].
+    /// Errors of the listener, and [`Failure::Interrupted`].
     pub fn run(&self, listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<Findings> {
         (self.parts.run)(&mut ExperimentSession { listener, interrupt, origin: Origin::here() })
     }
 }
 
-/// What an experiment has shown.
+/// The results of an experiment.
 #[derive(Default)]
 pub struct Findings {
     /// Its rows, as tables for a person.
     pub tables: String,
-    /// What the sources say, beside what is seen.
+    /// The claims of the sources, beside the observations here.
     pub verdicts: Vec<Verdict>,
 }
 
@@ -143,7 +143,7 @@ impl Findings {
     }
 }
 
-/// What an experiment reports to while it runs.
+/// The listener and the facts that an experiment has while it runs.
 struct ExperimentSession<'a> {
     listener: &'a mut dyn Listener,
     interrupt: &'a Interrupt,

@@ -17,7 +17,7 @@ pub const CONTENTS: [usize; 3] = [0, 10, 100];
 /// The hidden command of `sluice` that measures in a fresh process.
 pub const COMMAND: [&str; 2] = ["child", "footprint"];
 
-/// What was measured.
+/// The measured memory of files.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Footprint {
     /// Files created.
@@ -45,7 +45,7 @@ pub fn name(bytes: usize) -> String {
     if bytes == 0 { "footprint".into() } else { format!("footprint-{bytes}") }
 }
 
-/// What the result of this name is about.
+/// The subject of the result of this name.
 pub fn subject(name: &str) -> String {
     name.strip_prefix("footprint-").map_or("empty files".into(), |bytes| format!("files of {bytes} bytes"))
 }
@@ -58,7 +58,7 @@ pub fn measure(files: u64, bytes: usize) -> Result<Footprint> {
     measure_in(&Fs::new(), files, bytes)
 }
 
-/// As [`measure`], in `fs`, which is new.
+/// Measures in `fs`, which is new; else like [`measure`].
 fn measure_in(fs: &Fs, files: u64, bytes: usize) -> Result<Footprint> {
     let process = fs.process(Cred::root());
     process.mkdir("/d", 0o755)?;
@@ -99,7 +99,7 @@ pub fn in_child(program: &Path, bytes: usize) -> Result<Footprint> {
     })
 }
 
-/// What the measuring process prints for its parent.
+/// The line that the measuring process prints for its parent.
 pub fn to_line(footprint: &Footprint) -> String {
     format!("{} {} {}", footprint.files, footprint.bytes, footprint.time.as_nanos())
 }

@@ -143,7 +143,7 @@ mod tests {
         rows
     }
 
-    /// What holds for every page.
+    /// Asserts the rules for every page.
     fn check(html: &str) {
         assert!(
             html.starts_with("<!doctype html>") && html.contains("lang=\"en\"") && html.contains("viewport")

@@ -24,7 +24,7 @@ pub struct SleepPlaces {
 }
 
 impl SleepPlaces {
-    /// Of the threads with these numbers.
+    /// Sleep places of the threads with these numbers.
     pub fn of(tasks: Vec<u32>) -> SleepPlaces {
         SleepPlaces { tasks, ..SleepPlaces::default() }
     }
@@ -43,7 +43,7 @@ impl SleepPlaces {
 
     fn count(&mut self, place: &str) {
         self.looks += 1;
-        // What the compiler split off is called `name.part.0`.
+        // A part that the compiler split off is called `name.part.0`.
         let name = place.trim().split('.').next().unwrap_or_default();
         if !name.is_empty() && name != "0" {
             *self.asleep.entry(name.to_owned()).or_default() += 1;

@@ -53,7 +53,7 @@ pub const BLOCK: usize = 4096;
 #[repr(C, align(4096))]
 pub struct Block(pub [u8; BLOCK]);
 
-/// What a lock call asks for: to have the file exclusively, or to let go.
+/// The operation of a lock call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lock {
     /// Take the lock, or fail with `EAGAIN`.
@@ -150,7 +150,7 @@ pub trait Target: Send + Sync {
 /// Runs `work` with the calls of a new task of `target`, on a new thread if the task changes it.
 ///
 /// # Errors
-/// That of `work`, or of starting the task.
+/// The error of `work`, or of starting the task.
 pub fn with_task<T: Send>(
     target: &dyn Target,
     work: impl FnOnce(&mut dyn Calls) -> Result<T> + Send,
@@ -165,7 +165,7 @@ pub fn with_task<T: Send>(
 /// Reads the whole file at `path`.
 ///
 /// # Errors
-/// Those of open, pread and close.
+/// Errors of open, pread and close.
 pub fn read_file(calls: &mut dyn Calls, path: &str) -> CallResult<Vec<u8>> {
     let file = calls.open(path, Open::Read)?;
     let mut contents = Vec::new();
@@ -210,7 +210,7 @@ pub fn write_all(calls: &mut dyn Calls, file: Handle, data: &[u8], offset: u64) 
 /// Removes the directory `path` and everything below it; one that is not there is fine.
 ///
 /// # Errors
-/// Those of reading and removing.
+/// Errors of reading and removing.
 pub fn remove_tree(calls: &mut dyn Calls, path: &str) -> CallResult<()> {
     let mut names = Vec::new();
     match calls.read_dir(path, &mut |name, is_dir| names.push((name.to_vec(), is_dir))) {
@@ -236,7 +236,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// directory that is not empty yet is asked again for a while.
 ///
 /// # Errors
-/// Those of `rmdir`.
+/// Errors of `rmdir`.
 pub fn remove_emptied(mut rmdir: impl FnMut() -> CallResult<()>) -> CallResult<()> {
     let start = Instant::now();
     loop {
@@ -259,7 +259,7 @@ pub(crate) mod tests {
         body(&HostDir::below(dir.path()).unwrap());
     }
 
-    /// As [`on_every_target`], without host directories where their tasks cannot own POSIX locks.
+    /// Runs `body` on every target, but leaves out host directories where their tasks cannot own POSIX locks.
     pub(crate) fn on_every_target_with_lock_owners(body: impl Fn(&dyn Target)) {
         use nix::sched::{CloneFlags, unshare};
         let allowed = thread::scope(|scope| scope.spawn(|| unshare(CloneFlags::CLONE_FILES).is_ok()).join());

@@ -56,7 +56,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Of operations, if it is one.
+    /// The limit of operations, if it is one.
     pub(crate) fn ops(self) -> Option<u64> {
         match self {
             Limit::Time(_) => None,
@@ -65,11 +65,11 @@ impl Limit {
     }
 }
 
-/// What to run.
+/// The run to make.
 pub struct Setting<'a> {
     /// The workload.
     pub workload: &'a Workload,
-    /// Where.
+    /// The file system that it runs on.
     pub target: &'a dyn Target,
     /// A directory of the target that does not exist yet; gone again after the run.
     pub dir: &'a str,
@@ -85,7 +85,7 @@ pub struct Setting<'a> {
     pub processes: Option<&'a Path>,
 }
 
-/// What came out of a run.
+/// The results of a run.
 pub struct Outcome {
     /// Operations of all tasks.
     pub ops: u64,
@@ -179,10 +179,10 @@ trait Crew {
     /// Whether all have ended.
     fn has_ended(&mut self) -> bool;
 
-    /// What each has done.
+    /// The part of each task.
     ///
     /// # Errors
-    /// That of the first that failed.
+    /// The error of the first task that failed.
     fn parts(self) -> Result<Vec<Part>>;
 }
 

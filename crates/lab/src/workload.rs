@@ -40,29 +40,29 @@ pub trait Task {
     /// Makes the next pass possible. Not timed. Called once before steady tasks.
     ///
     /// # Errors
-    /// Those of its calls.
+    /// Errors of its calls.
     fn prepare(&mut self, calls: &mut dyn Calls) -> CallResult<()>;
 
     /// One operation. `false` when it was the last of its pass.
     ///
     /// # Errors
-    /// Those of its calls.
+    /// Errors of its calls.
     fn step(&mut self, calls: &mut dyn Calls) -> CallResult<bool>;
 
     /// Checks that the steps did what they claim. Not timed.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The step that went wrong.
     fn verify(&mut self, calls: &mut dyn Calls, target: &dyn Target) -> Result<()>;
 
     /// Removes all files of the task, except for its directory. Not timed.
     ///
     /// # Errors
-    /// Those of its calls.
+    /// Errors of its calls.
     fn tidy(&mut self, calls: &mut dyn Calls) -> CallResult<()>;
 }
 
-/// What a task is given.
+/// The directories and files that a task is given.
 pub struct Seat {
     /// The task's own directory, which exists and is empty.
     pub dir: String,
@@ -89,7 +89,7 @@ pub enum Shape {
 pub struct Workload {
     /// The name on the command line and in results.
     pub name: &'static str,
-    /// What one operation is.
+    /// The description of one operation.
     pub about: &'static str,
     /// How it is timed.
     pub shape: Shape,
@@ -104,7 +104,7 @@ pub struct Workload {
 /// The workloads called so; `all` stands for every load on a target.
 ///
 /// # Errors
-/// Those of [`find`].
+/// Errors of [`find`].
 pub fn select(names: &[String]) -> Result<Vec<&'static Workload>> {
     let mut selected = Vec::new();
     for name in names {
@@ -120,7 +120,7 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Workload>> {
 /// The workload called `name`, today or formerly.
 ///
 /// # Errors
-/// [`Failure::Usage`] with a list of all names if there is no such workload.
+/// [`Failure::Usage`] for an unknown name, with a list of the known names.
 pub fn find(name: &str) -> Result<&'static Workload> {
     let renamed = registry::FORMER_NAMES.iter().find(|(former, _)| *former == name);
     let name = renamed.map_or(name, |(_, today)| today);

@@ -118,7 +118,7 @@ impl Queue {
         (token, front == 0)
     }
 
-    /// As [`enter`](Self::enter), if the lock is free.
+    /// Takes the lock if it is free; else gives up without a place in the line.
     pub(crate) fn try_enter(&self, prepare: impl FnOnce(&QueueNode)) -> Option<Token> {
         let token = new_node(prepare);
         // Release(queue), Acquire(unlock): as the swap in enter(). A failure publishes nothing.

@@ -281,7 +281,7 @@ impl<M: QueuedMode> Queued<M> {
         }
     }
 
-    /// As [`take_as_head`](Self::take_as_head), but lets newcomers steal for a while, and then halts.
+    /// [`take_as_head`](Self::take_as_head), but lets newcomers steal for a while, and then halts.
     fn take_as_head_or_halt(&self) {
         let mut turns = 0;
         loop {

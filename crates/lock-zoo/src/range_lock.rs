@@ -122,12 +122,12 @@ impl RangeLock {
         self.lock(range, true)
     }
 
-    /// As [`read`](Self::read), unless it had to sleep.
+    /// Holds `range` together with other readers of it; `None` if a writer before us has part of it.
     pub fn try_read(&self, range: Range<u64>) -> Option<RangeGuard<'_>> {
         self.try_lock(range, false)
     }
 
-    /// As [`write`](Self::write), unless it had to sleep.
+    /// Holds `range` alone; `None` if anybody before us has part of it.
     pub fn try_write(&self, range: Range<u64>) -> Option<RangeGuard<'_>> {
         self.try_lock(range, true)
     }
@@ -158,7 +158,7 @@ impl RangeLock {
         number
     }
 
-    /// As [`enter`](Self::enter), unless it had to wait.
+    /// Adds a request and returns its number, unless it had to wait.
     fn try_enter(&self, range: &Range<u64>, exclusive: bool) -> Option<u64> {
         let mut table = self.table.lock();
         (table.blockers(range, exclusive) == 0).then(|| table.add(range.clone(), exclusive, 0, 0))

@@ -138,7 +138,7 @@ fn way_to(process: u64, steps: &BTreeMap<u64, (SearchStep, Option<u64>)>) -> Vec
     way
 }
 
-/// What came of a charge.
+/// The result of a charge.
 enum Proof {
     /// A deadlock, and the first request on the way was withdrawn (as it always is).
     Deadlock(Option<Then>),

@@ -99,11 +99,11 @@ impl FileLocks {
         self.submit_range_with(request, Detection::ByOwner, done)
     }
 
-    /// As [`submit_range`](Self::submit_range); `detection` says whether the wait may be refused as a deadlock, and be
-    /// a part of one.
+    /// Submits an F_SETLKW, as [`submit_range`](Self::submit_range) does; `detection` says whether the wait may be refused as a
+    /// deadlock, and be a part of one.
     ///
     /// # Errors
-    /// As that.
+    /// [`LockError::Deadlock`] and [`LockError::NoLocks`], when known at once; `done` is then not called.
     pub fn submit_range_with(
         &self,
         request: &RangeRequest,
@@ -130,7 +130,7 @@ impl FileLocks {
         self.release_owner_noting(owner, || ());
     }
 
-    /// As [`release_owner`](Self::release_owner); then `note` is called, see
+    /// Unlocks all ranges of `owner`, as [`release_owner`](Self::release_owner) does, then calls `note`; for its order see
     /// [`set_range_noting`](Self::set_range_noting).
     pub fn release_owner_noting(&self, owner: Owner, note: impl Fn()) {
         if self.state.take_sole(owner, Range::WHOLE, false, &self.domain.quota, &note) {
@@ -309,7 +309,7 @@ impl FileLocks {
         result
     }
 
-    /// As [`change`](Self::change), for a request, which may turn out to be a deadlock.
+    /// Runs `body` for a request, which may turn out to be a deadlock; else like [`change`](Self::change).
     fn submit(
         &self,
         is_flock: bool,

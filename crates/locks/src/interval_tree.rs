@@ -30,9 +30,9 @@ use std::ops::ControlFlow;
 /// The most entries of a node.
 const NODE_MAX: usize = 32;
 
-/// What a tree holds.
+/// An item of a tree.
 pub(crate) trait Item {
-    /// What items are ordered by. No two items of a tree have the same.
+    /// The order of items. No two items of a tree have the same key.
     type Key: Ord + Copy;
 
     /// The item's key.
@@ -154,7 +154,7 @@ impl<T: Item> Tree<T> {
         self.root.visit_from(key, &mut visit)
     }
 
-    /// As [`visit_from`](Self::visit_from), up to the first item that is not `near`.
+    /// The items that [`visit_from`](Self::visit_from) visits, up to the first that is not `near`.
     #[inline]
     pub(crate) fn visit_near<B>(
         &self,

@@ -44,7 +44,7 @@ use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, Mutex};
 use std::{fmt, mem};
 
-/// What a holder is promised.
+/// The changes about which a holder is asked first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Promise {
     /// About opens and truncation (`F_SETLEASE`).
@@ -58,15 +58,15 @@ pub enum Promise {
 pub struct LeaseRequest {
     /// The open file description.
     pub owner: u64,
-    /// What listings report.
+    /// The process that listings report.
     pub pid: i32,
     /// Shared (`F_RDLCK`) or exclusive (`F_WRLCK`).
     pub kind: Kind,
-    /// What is promised.
+    /// The changes about which the holder is asked first.
     pub promise: Promise,
 }
 
-/// What somebody is about to do.
+/// The intended call that breaks leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Breaking {
     /// Open for reading (shared) or for writing (exclusive), or truncate (exclusive).
@@ -80,16 +80,16 @@ pub enum Breaking {
 pub struct Breaker {
     /// The process, for listings.
     pub pid: i32,
-    /// What it is about to do.
+    /// The intended call.
     pub breaking: Breaking,
     /// Its own leases are not in its way. Linux knows this for file servers only, which name their client here.
     pub owner: Option<u64>,
 }
 
-/// What a holder is told.
+/// The message to a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseBreak {
-    /// What it may keep. `None`: nothing.
+    /// The kind that the holder may keep. `None`: no lease.
     pub keep: Option<Kind>,
     /// How long it may take.
     pub within: Duration,
@@ -189,7 +189,7 @@ impl Breaker {
         breaks && self.owner != Some(held.owner)
     }
 
-    /// What it leaves to a holder.
+    /// The kind that a holder may keep.
     fn leaves(&self) -> Option<Kind> {
         (self.breaking == Breaking::Open(Kind::Shared)).then_some(Kind::Shared)
     }
@@ -215,7 +215,7 @@ impl LeasesOfFile {
         })
     }
 
-    /// What everybody is to see.
+    /// The word that all threads see.
     fn bits(&self) -> u32 {
         let note = if self.is_unwritten { UNWRITTEN } else { 0 };
         self.leases.iter().fold(note, |bits, lease| bits | lease.request.promise.bit())

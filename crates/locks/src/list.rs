@@ -124,7 +124,7 @@ fn append_space(file: &FileState, space: &LockSpace, entries: &mut Vec<LockEntry
     }
 }
 
-/// What a request is shown to wait for.
+/// The lock or request that a waiting request waits for.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Blocker {
     /// The lock of this owner that begins there.

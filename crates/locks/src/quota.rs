@@ -2,11 +2,11 @@
 //!
 //! # Theory
 //! A record is a granted lock or a waiting request. The domain's records are counted per CPU; an owner's records, which
-//! may be on any CPU, are counted in a shard chosen by owner. What has no limit is not counted.
+//! may be on any CPU, are counted in a shard chosen by owner. Records without a limit are not counted.
 //!
 //! # Cost
-//! Without limits: two looks at what never changes. With a limit on the whole: a read-modify-write of the CPU's own
-//! line. With one on each owner: the lock of a shard, which owners share by chance.
+//! Without limits: two reads of lines that never change. With a limit on the whole: a read-modify-write of the CPU's own line.
+//! With one on each owner: the lock of a shard, which owners share by chance.
 
 use crate::lock_class::OWNER_LOCKS;
 use crate::shards::Shards;
@@ -18,9 +18,9 @@ use std::fmt;
 
 /// The counts of records, as far as they are limited.
 pub(crate) struct Quota {
-    /// Of the domain. *immutable; looks after itself*
+    /// The domain's records. *immutable; looks after itself*
     all: Option<Budget>,
-    /// Of each owner that has some. *immutable; looks after itself*
+    /// The records of each owner that has some, and the limit. *immutable; looks after itself*
     each: Option<(u64, Shards<HashMap<Owner, u64>>)>,
 }
 

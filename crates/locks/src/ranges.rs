@@ -23,7 +23,7 @@ use crate::{Kind, LockError, Owner, Range, RangeLock, RangeRequest};
 use std::mem;
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// Up to this number, locks are searched one by one.
+/// The most locks of a space that are searched one by one.
 const FEW: usize = 8;
 
 /// All granted locks of a space. *Protected by the file state.*
@@ -52,7 +52,7 @@ pub(crate) struct HeldRange {
     pub(crate) age: u64,
 }
 
-/// What one owner has: one lock at least.
+/// The locks of one owner: one at least.
 struct OwnRanges {
     owner: Owner,
     locks: Tree<HeldRange>,
@@ -61,7 +61,7 @@ struct OwnRanges {
 /// A granted lock in the order of first bytes.
 struct Placed(HeldRange);
 
-/// What is in the way of a request.
+/// The owners whose locks are in the way of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InTheWay {
     /// Nobody: it can be granted.
@@ -166,13 +166,13 @@ impl Ranges {
         }
     }
 
-    /// What keeps `request` from being granted.
+    /// The owners whose locks keep `request` from being granted.
     #[inline]
     pub(crate) fn in_the_way(&self, request: &RangeRequest) -> InTheWay {
         if self.is_empty() { InTheWay::Nobody } else { self.among_in_the_way(request) }
     }
 
-    /// As [`in_the_way`](Self::in_the_way), when there are locks.
+    /// [`in_the_way`](Self::in_the_way), when there are locks.
     #[inline(never)]
     fn among_in_the_way(&self, request: &RangeRequest) -> InTheWay {
         let mut first = None;
@@ -231,7 +231,7 @@ impl Ranges {
         if self.is_empty() { None } else { self.first_among(owner, range) }
     }
 
-    /// As [`first_of`](Self::first_of), when there are locks.
+    /// [`first_of`](Self::first_of), when there are locks.
     #[inline(never)]
     fn first_among(&self, owner: Owner, range: Range) -> Option<RangeLock> {
         self.visit_own(owner, range, |held| {
@@ -315,7 +315,7 @@ impl Ranges {
         quota.release(owner, 1);
     }
 
-    /// As [`release`](Self::release), when there are or were several locks.
+    /// [`release`](Self::release), when there are or were several locks.
     #[inline(never)]
     fn release_among(&mut self, owner: Owner, quota: &Quota) -> Option<Range> {
         let mut own = self.owners.remove(owner)?;
@@ -439,7 +439,7 @@ impl Ranges {
         })
     }
 
-    /// As [`replace`](Self::replace), when locks are split, merged or converted.
+    /// [`replace`](Self::replace), when locks are split, merged or converted.
     fn rewrite(
         &mut self,
         owner: Owner,

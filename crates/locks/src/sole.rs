@@ -9,7 +9,7 @@ use crate::space::LockSpace;
 use crate::{Owner, Range, RangeLock, RangeRequest};
 use sluice_sync::Inflate;
 
-/// What there is to say of most spaces. *Protected by the [`Inflatable`](sluice_sync::Inflatable).*
+/// The short form of most spaces. *Protected by the [`Inflatable`](sluice_sync::Inflatable).*
 #[derive(Default)]
 pub(crate) struct Sole {
     lock: Option<RangeLock>,

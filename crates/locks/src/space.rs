@@ -77,7 +77,7 @@ pub(crate) struct Around<'a> {
     pub(crate) domain: &'a LockDomain,
 }
 
-/// What is in the way of a request.
+/// The obstacle to a request, if any.
 enum Admission {
     Admissible,
     /// Locks of this owner alone.
@@ -210,7 +210,7 @@ impl LockSpace {
         Ok(gave_up)
     }
 
-    /// As [`grant`](Self::grant), when others wait.
+    /// [`grant`](Self::grant), when others wait.
     #[inline(never)]
     fn grant_past_waiters(
         &mut self,
@@ -404,7 +404,7 @@ impl LockSpace {
         self.granted.clear(&around.domain.quota);
     }
 
-    // What the deadlock detector asks.
+    // Questions of the deadlock detector.
 
     /// The processes that the request waiting at `place` waits for: those that hold locks in its way, or whose
     /// starving requests are. A starving request of a description stands for the processes that it waits for itself.

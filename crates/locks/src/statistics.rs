@@ -27,7 +27,7 @@ pub struct FileStatistics {
 }
 
 impl FileStatistics {
-    /// Those of `file`, now.
+    /// The statistics of `file`, now.
     pub(crate) fn of(file: &FileState) -> Self {
         let mut sum = FileStatistics { dev: file.dev, ino: file.ino, ..Self::default() };
         for space in file.spaces() {

@@ -43,7 +43,7 @@ pub struct Ticket {
     pub(crate) is_flock: bool,
 }
 
-/// What became of a submitted request.
+/// The state of a submitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitted {
     /// The lock is held; the completion was dropped uncalled.

@@ -36,7 +36,7 @@ pub fn compiler_fence(order: Ordering) {
 
 /// Types that a spinner can wait on.
 pub trait Watchable: sealed::Sealed {
-    /// What a load gives.
+    /// The value of a load.
     type Value: Copy;
 
     /// Loads the value, charged as any load.

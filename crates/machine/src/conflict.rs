@@ -21,13 +21,13 @@ use crate::watch::Touch;
 pub struct Toucher {
     /// The CPU that touched the line.
     pub cpu: usize,
-    /// What.
+    /// The kind of the access.
     pub kind: Kind,
     /// Where in the line it begins, in bytes.
     pub offset: usize,
     /// How many bytes.
     pub length: usize,
-    /// The label of what is there, or empty.
+    /// The label of the bytes, or empty.
     pub label: String,
     /// The place in the source.
     pub site: &'static Location<'static>,

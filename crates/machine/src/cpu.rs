@@ -157,7 +157,7 @@ impl Cpu {
         fiber::ask(|engine| engine.me().clock).unwrap_or(0)
     }
 
-    /// As [`work`].
+    /// Computes for `cycles` cycles: the free function [`work`], for code that has a CPU.
     pub fn work(&self, cycles: u64) {
         work(cycles);
     }

@@ -54,9 +54,9 @@ thread_local! {
 
 /// A part of the memory. *All protected by its lock in `ARENAS`*
 struct Arena {
-    /// What was never given out: from here.
+    /// The beginning of the memory that was never given out.
     next: usize,
-    /// To here.
+    /// The end of that memory.
     end: usize,
     /// For each [`owner`] and size the address of the first free piece, which holds that of the next. A CPU gets its
     /// freed pieces again first: no line moves between CPUs for the allocator's sake.

@@ -50,8 +50,8 @@ pub fn name_objects(on: bool) {
     NAMING.set(on);
 }
 
-/// As [`label`], for code that makes objects of any kind, while [`name_objects`] is on. `owner` may be a path, of
-/// which the last part counts.
+/// Labels memory, as [`label`] does, if [`name_objects`] is on: for code that makes objects of any kind. `owner` may be a path,
+/// of which the last part counts.
 pub fn name_object(start: *const u8, length: usize, owner: &'static str, field: &'static str) {
     if NAMING.get() {
         set(start.addr(), length, Name { owner: last_part(owner), field });

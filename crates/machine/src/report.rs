@@ -1,4 +1,4 @@
-//! What a run has shown.
+//! The results of a run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub struct Report {
     pub seed: u64,
     /// Cycles until the last CPU had finished.
     pub cycles: u64,
-    /// What each CPU did.
+    /// The times and accesses of each CPU.
     pub cpus: Vec<CpuReport>,
     /// The lines for which CPUs stood still longest, hottest first; 16 at most.
     pub hottest: Vec<HotLine>,
@@ -46,7 +46,7 @@ pub struct Report {
     pub trace: Vec<TraceEntry>,
 }
 
-/// What one CPU did. Times are in cycles; `busy`, `spinning`, `idle` and `preempted` add up to `cycles`.
+/// The times and accesses of one CPU. Times are in cycles; `busy`, `spinning`, `idle` and `preempted` add up to `cycles`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuReport {
     /// When it finished.
@@ -74,7 +74,7 @@ pub struct HotLine {
     pub line: u32,
     /// Accesses that missed.
     pub misses: u64,
-    /// Cycles in which CPUs queued for it or fetched it.
+    /// Cycles that CPUs spent in the line's queue or fetching it.
     pub stall: u64,
     /// Cycles in which CPUs spun until it changed.
     pub waited: u64,
@@ -95,7 +95,7 @@ pub struct HotLine {
 pub struct HotSite {
     /// The place.
     pub site: &'static Location<'static>,
-    /// What it did.
+    /// The kind of the access.
     pub kind: Kind,
     /// The label of what it accessed, or empty.
     pub label: String,

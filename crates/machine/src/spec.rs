@@ -130,7 +130,7 @@ pub struct VcpuOptions {
 pub struct Spec {
     /// Short name, as users type it.
     pub name: &'static str,
-    /// What the machine is modelled on.
+    /// The hardware that the machine is modelled on.
     pub title: &'static str,
     /// How many CPUs it has, 1 to 256.
     pub cpus: usize,
@@ -138,14 +138,14 @@ pub struct Spec {
     pub mhz: u32,
     /// How many CPUs make a node; consecutive numbers belong together.
     pub cpus_per_node: usize,
-    /// What the distances are called, nearest first. At least one, at most eight.
+    /// The names of the distances, nearest first. At least one, at most eight.
     pub distances: &'static [&'static str],
     /// The distance (index into `distances`) between two CPUs; also asked for a CPU and itself, for its
     /// memory.
     pub distance: fn(usize, usize) -> usize,
-    /// What moving a line costs.
+    /// The cost of moving a line.
     pub transfer: Transfer,
-    /// What everything else costs.
+    /// The cost of everything else.
     pub costs: Costs,
     /// The layer of virtual CPUs, when the machine is a guest.
     pub vcpus: Option<VcpuOptions>,
@@ -162,7 +162,7 @@ pub(crate) struct RunOptions {
 }
 
 impl Spec {
-    /// What is wrong with this description, if anything.
+    /// The fault in this description, if any.
     pub fn fault(&self) -> Option<String> {
         let classes = self.distances.len();
         if !(1..=crate::CPUS_MAX).contains(&self.cpus) {

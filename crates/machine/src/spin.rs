@@ -26,7 +26,7 @@ pub fn spin_until<A: Watchable>(word: &A, mut done: impl FnMut(A::Value) -> bool
     }
 }
 
-/// As [`spin_until`], for at most `cycles`; `None` when they are over. Off the machine, where time does not
+/// Spins, as [`spin_until`] does, for at most `cycles` cycles; `None` if they are over. Off the machine, where time does not
 /// pass, it looks once per cycle given, up to a thousand times.
 #[inline]
 #[track_caller]

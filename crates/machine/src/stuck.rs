@@ -52,14 +52,14 @@ pub struct Stuck {
     pub waiting: Vec<Waiting>,
 }
 
-/// What one CPU waits for.
+/// The wait of one CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The CPU that waits.
     pub cpu: usize,
     /// Since when, in cycles.
     pub since: u64,
-    /// How.
+    /// The kind of the wait.
     pub how: Wait,
 }
 

@@ -16,7 +16,7 @@ pub struct TraceEntry {
     pub start: u64,
     /// When it had its answer, in cycles.
     pub end: u64,
-    /// What it did.
+    /// The kind of the access.
     pub kind: Kind,
     /// The number of the line, in the order of first touch.
     pub line: u32,

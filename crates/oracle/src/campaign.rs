@@ -16,14 +16,14 @@ pub const LENGTH: usize = 400;
 /// Runs that the shrinker may spend on one failure.
 const SHRINK_BUDGET: usize = 3000;
 
-/// What to run.
+/// The runs to make.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// Operations in all, rounded up to whole sequences.
     pub operations: usize,
     /// The only seed to run, if any.
     pub seed: Option<u64>,
-    /// What the host can do.
+    /// The abilities of the host.
     pub limits: Limits,
     /// Where a failing sequence is written.
     pub failures: PathBuf,
@@ -36,7 +36,7 @@ pub struct Failure {
     pub seed: u64,
     /// The steps that matter.
     pub steps: Vec<ProcessOp>,
-    /// What differs.
+    /// The difference that it shows.
     pub difference: Difference,
     /// Where the steps are written.
     pub file: PathBuf,

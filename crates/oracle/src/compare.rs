@@ -53,9 +53,9 @@ pub struct CallDifference {
     pub index: usize,
     /// The step.
     pub step: ProcessOp,
-    /// What the host's tmpfs said.
+    /// The outcome on the host's tmpfs.
     pub host: Outcome,
-    /// What the subject said.
+    /// The outcome on the subject.
     pub subject: Outcome,
 }
 
@@ -68,7 +68,7 @@ pub enum Difference {
     Tree {
         /// The host's file of that name, if any.
         host: Option<SnapshotNode>,
-        /// What the subject has.
+        /// The subject's file of that name, if any.
         subject: Option<SnapshotNode>,
     },
     /// All is equal, but the subject's own check finds something wrong.

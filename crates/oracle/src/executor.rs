@@ -12,9 +12,7 @@ pub trait Executor {
     /// Number of processes, the inspector included, which is the last one.
     fn processes(&self) -> usize;
     /// Ends the run: what is left must be in order.
-    ///
-    /// # Errors
-    /// What is not in order.
+    ///  # Errors The disorder that was found.
     fn finish(&mut self) -> Result<(), String> {
         Ok(())
     }

@@ -161,7 +161,7 @@ operations! {
 pub struct ProcessOp {
     /// Index of the process.
     pub process: usize,
-    /// What it calls.
+    /// The call.
     pub op: Op,
 }
 

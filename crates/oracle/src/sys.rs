@@ -298,7 +298,7 @@ pub(crate) fn statfs(name: &[u8]) -> Result<(u32, u32)> {
     Ok((st.f_namelen as u32, st.f_bsize as u32))
 }
 
-/// As [`statfs`], of what `fd` has open.
+/// Length of the longest name and size of a block of the file system that `fd` is on.
 pub(crate) fn fstatfs(fd: i32) -> Result<(u32, u32)> {
     let mut out = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the kernel fills at most one `struct statfs`.
@@ -395,7 +395,7 @@ pub(crate) enum Of<'a> {
     Path(&'a [u8]),
     /// The same, a symbolic link itself included.
     Link(&'a [u8]),
-    /// What a descriptor has open.
+    /// The open file of a descriptor.
     Fd(i32),
 }
 

@@ -7,7 +7,7 @@ use crate::word::{Bytes, CWD, Fd, Mode, Target};
 use sluice_vfs::{AtFlags, FileType, OpenFlags, Whence};
 use std::fmt;
 
-/// What was asked, and what was said.
+/// Questions and their answers.
 pub type Facts = Vec<(&'static str, Outcome)>;
 
 /// One name of a tree with the file behind it.

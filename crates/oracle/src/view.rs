@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::word::LockKind;
 
-/// What a call said.
+/// The outcome of a call.
 pub type Outcome = Result<Value, Errno>;
 
 /// The good news that a call can bring.

@@ -240,7 +240,7 @@ macro_rules! named_words {
     )*};
 }
 
-/// What a lock request asks for.
+/// The kind of a lock request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockKind {
     /// A shared lock.
@@ -281,7 +281,7 @@ pub enum Target {
     File(Bytes),
     /// The same, a symbolic link itself included.
     Link(Bytes),
-    /// What a descriptor has open.
+    /// The open file of a descriptor.
     Fd(Fd),
 }
 

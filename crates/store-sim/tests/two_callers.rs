@@ -28,7 +28,7 @@ enum Where {
     Data,
     /// The tree.
     Tree,
-    /// What the source adds.
+    /// The records that the source adds.
     Source,
 }
 

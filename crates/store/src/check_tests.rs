@@ -68,7 +68,7 @@ fn used() -> CrashDisk {
     CrashDisk::with(disk.files())
 }
 
-/// What the store holds, data included, or why not.
+/// The store's records and data, or the error.
 fn content(files: Files) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     let open = || -> Result<BTreeMap<Vec<u8>, Vec<u8>>, StoreError> {
         let store = Store::open(Arc::new(CrashDisk::with(files)), options())?;

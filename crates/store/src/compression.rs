@@ -32,8 +32,8 @@ pub(crate) fn compressed(bytes: &[u8]) -> Option<Vec<u8>> {
     (blocks(len) + of.div_ceil(WORTH) <= of).then_some(to)
 }
 
-/// Decompresses `bytes` into `to`, and returns the number of decompressed bytes. None if `to` has no room for them, or if `bytes` are no
-/// output of the compression.
+/// Decompresses `bytes` into `to`, and returns the number of decompressed bytes. None if `to` is too short, or `bytes` did not
+/// come from the compressor.
 #[cfg(feature = "compression")]
 pub(crate) fn decompress(bytes: &[u8], to: &mut [u8]) -> Option<usize> {
     lz4_flex::block::decompress_into(bytes, to).ok()

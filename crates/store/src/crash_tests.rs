@@ -1,4 +1,4 @@
-//! What a crash leaves, at every step of small workloads; and that these tests find the faults which are planted.
+//! The disk after a crash, at every step of small workloads; and that these tests find the faults which are planted.
 //!
 //! A workload is a list of [`Act`]s by one thread. Its *states* are what the store should hold after each number of
 //! transactions. After a crash the store must hold one of them: at least that of the last [`Act::Sync`] that had returned.
@@ -63,7 +63,7 @@ fn empty_on(disk: fn() -> CrashDisk, files: &OnceLock<BTreeMap<String, Vec<u8>>>
     CrashDisk::with(files.clone())
 }
 
-/// What a transaction of this number writes: some of four keys, each with a value of its own or none.
+/// The records that a transaction of this number writes: some of four keys, each with a value of its own or none.
 fn records(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let key = |n: u64| vec![b'k', (n % 4) as u8];
     // Now and then more than a block, so that batches have different lengths and go round the ring.
@@ -74,7 +74,7 @@ fn records(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     vec![(key(number), Some(value)), (key(number / 4 + 1 + number), second)]
 }
 
-/// What was done by when, in steps of the disk.
+/// The history of a workload, in steps of the disk.
 struct Run {
     disk: CrashDisk,
     /// After how many steps how many transactions had begun.
@@ -130,7 +130,7 @@ fn run_on(disk: CrashDisk, acts: &[Act], mutant: Option<Mutant>) -> Run {
             }
         }
     }
-    // What happens at the end is not looked at: the crash comes before.
+    // The steps of a clean end do not count: the crash comes before.
     std::mem::forget(store);
     run
 }
@@ -183,7 +183,7 @@ impl Run {
                 drop(change);
                 store.sync().map_err(|error| said(error.to_string()))?;
                 let later = disk.crash(disk.steps(), Survivors::None);
-                // What it does at its end is not on the other disk.
+                // The writes that the store makes when it is dropped are not on the other disk.
                 drop(store);
                 let store = open(later, mutant).map_err(|error| said(error.to_string()))?;
                 let mut expected = recovered;

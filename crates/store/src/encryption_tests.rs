@@ -65,7 +65,7 @@ fn used() -> Files {
     }
     store.sync().expect("the disk works");
     let files = disk.files();
-    // What it does at its end comes too late.
+    // The copy was taken before the store was dropped, and lacks its last writes.
     drop(store);
     files
 }
@@ -171,7 +171,7 @@ fn keys_come_and_go_and_a_crash_leaves_the_former_ones_or_the_new() {
             let left = disk.crash(steps, way);
             let opens = [1, 2].map(|byte| Store::unlock(shared(&left), &key(byte)).is_ok());
             assert!(opens.contains(&true), "after step {steps}");
-            // What the crash left is in nobody's way.
+            // Files that the crash left do no harm.
             let opener = if opens[0] { 1 } else { 2 };
             Store::add_key(&left, &key(opener), &key(3)).expect("room");
             assert!(!left.files().contains_key(KEYS_COPY));
@@ -266,7 +266,7 @@ fn two_copies_of_a_store_that_go_on_apart_and_a_log_that_a_crash_cut_use_no_nonc
     for files in [&files, &one, &other, &cut] {
         for (nonce, under) in nonces(files, 1) {
             match seen.insert(nonce, under.clone()) {
-                // What both copies have from before.
+                // Both copies have this page from before.
                 Some(before) if before == under => twice += 1,
                 Some(_) => panic!("a nonce was used for two pieces"),
                 None => {}

@@ -77,7 +77,7 @@ impl Store {
         self.make_room_for(0)
     }
 
-    /// As [`make_room`](Self::make_room), for so many blocks more.
+    /// Makes room for so many further blocks: see [`make_room`](Self::make_room). Returns whether the disk has the room afterwards.
     pub fn make_room_for(&self, blocks: u64) -> bool {
         let core = &*self.core;
         if self.has_room_for(blocks) {

@@ -1,6 +1,6 @@
-//! What a crash leaves of data in segments: every extent that a recovered record names reads as it was written.
+//! Data in segments after a crash: every extent that a recovered record names reads as it was written.
 //!
-//! A record's value is the number of its data and an extent; what the data of a number are is known. One thread writes, so each
+//! A record's value is the number of its data and an extent; the number determines the data. One thread writes, so each
 //! state of the records is known too.
 
 use crate::disk::Disk;
@@ -63,7 +63,7 @@ fn data(number: u8) -> Vec<u8> {
     (0..len).map(|at| number ^ (at / 512) as u8 ^ 0x80).collect()
 }
 
-/// What a record holds.
+/// The value of a record.
 fn value(number: u8, extent: &Extent) -> Vec<u8> {
     let mut value = vec![number];
     extent.encode(&mut value);
@@ -215,7 +215,7 @@ impl Run {
                 }
                 store.sync().map_err(|error| said(error.to_string()))?;
                 let later = disk.crash(disk.steps(), Survivors::None);
-                // What it does at its end is not on the other disk.
+                // The writes that the store makes when it is dropped are not on the other disk.
                 drop(store);
                 let later = open(&later, mutant);
                 let later = later.map_err(|error| said(error.to_string()))?;
@@ -528,7 +528,7 @@ fn full_with_an_extent(options: Options) -> (Store, Arc<Small>, Extent) {
     (store, small, extent)
 }
 
-/// As [`full_with_an_extent`], after a transaction has freed the extent.
+/// A store like that of [`full_with_an_extent`], after a transaction has freed the extent.
 fn full_with_a_freed_extent(options: Options) -> (Store, Arc<Small>) {
     let (store, small, extent) = full_with_an_extent(options);
     let mut change = store.begin(1000).expect("a deletion goes on");

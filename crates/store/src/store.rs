@@ -72,7 +72,7 @@ pub struct Store {
 pub(crate) struct Core {
     /// Locked as long as it is held. *immutable*
     pub(crate) disk: Arc<dyn Disk>,
-    /// The same with its flushes. *immutable*
+    /// `disk` with its flushes. *immutable*
     pub(crate) below: Arc<dyn Disk>,
     pub(crate) room: Room,
     pub(crate) cil: Cil,
@@ -447,7 +447,8 @@ impl Core {
             let freed = formed.batch.changes().iter().filter(|change| change.freed);
             freed.for_each(|change| self.segments.punch(change.span));
         }
-        // Data first: a batch in the log is taken for whole, and so must be what it names. What another batch names, that one waits for.
+        // Data first: recovery takes a batch in the log for whole, so its data must be durable. Data of another batch are flushed
+        // by that batch.
         let names_data = formed.batch.changes().iter().any(|change| !change.freed);
         let flushed = if names_data { self.segments.flush() } else { Ok(()) };
         let written = flushed.and_then(|()| log.write(&formed));

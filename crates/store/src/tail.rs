@@ -37,7 +37,7 @@ pub(crate) struct Tail {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TailState {
-    /// What was there before.
+    /// Bytes from before the last batch.
     Nothing,
     /// The next batch, in part.
     CutOff,

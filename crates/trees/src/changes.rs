@@ -28,7 +28,7 @@ pub enum ChangeKind {
 /// A name that leads to something else in the new tree than in the old one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NameChange {
-    /// How.
+    /// The kind of the change.
     pub kind: ChangeKind,
     /// The path from the top.
     pub path: Vec<u8>,

@@ -36,7 +36,7 @@ struct Sighting {
     is_doubtful: bool,
 }
 
-/// What was seen in one tree.
+/// The sightings in one tree.
 #[derive(Default)]
 struct Sightings {
     by_origin: HashMap<u64, Sighting>,
@@ -87,7 +87,7 @@ pub(crate) struct Moves {
     old: HashSet<u64>,
     /// The old names that are put aside: those in a directory come before it.
     aside: Vec<PlacedName>,
-    /// The same.
+    /// The old names that are put aside, for look-ups.
     away: HashSet<PlacedName>,
     /// The directories of each tree.
     old_places: DirPlaces,

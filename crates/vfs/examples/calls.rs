@@ -27,7 +27,7 @@ fn main() -> Result<(), Errno> {
     (0..count).try_for_each(|at| seat.call(&load, at))
 }
 
-/// What becomes of a tree that was made.
+/// The fate of a tree that was made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Stays,
@@ -36,7 +36,7 @@ enum Then {
     IsSyncedAndGoes,
 }
 
-/// What the calls are made on.
+/// The file system, process and files of the calls.
 struct Seat {
     fs: Fs,
     process: Process,

@@ -1,7 +1,7 @@
 //! Clone: a tree of many files in a store is cloned, and the clone made durable, again and again: what each of both takes.
 //!
-//! `clone DIR BYTES COUNT` makes a store in DIR, which must not exist, with 342 directories of 99 files of BYTES bytes, and clones
-//! them COUNT times. What it prints is in milliseconds.
+//! `clone DIR BYTES COUNT` makes a store in DIR, which must not exist, with 342 directories of 99 files of BYTES bytes, and
+//! clones them COUNT times. Its output is in milliseconds.
 
 use sluice_vfs::Fs;
 use std::error::Error;

@@ -91,7 +91,7 @@ pub(crate) struct Loss {
     pub(crate) puts: usize,
     /// And with this seed.
     pub(crate) seed: u64,
-    /// What could be lost then.
+    /// The changes that could be lost then.
     pub(crate) unsynced: Vec<Unsynced>,
 }
 

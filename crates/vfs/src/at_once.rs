@@ -46,7 +46,7 @@ pub(crate) fn decided<T>(at_once: AtOnce<T>) -> Option<Result<T, Errno>> {
 /// The result of the attempt that never waits, or of `waiting` if the attempt would have had to wait.
 ///
 /// # Errors
-/// Those of both.
+/// Errors of both.
 #[inline]
 pub(crate) fn or_waiting<T>(
     at_once: AtOnce<T>,

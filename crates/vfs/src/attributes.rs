@@ -39,7 +39,7 @@ pub(crate) struct Acls {
     /// Changes whenever they do.
     stamp: u32,
     pub(crate) access: Option<Acl>,
-    /// What new files in this directory inherit.
+    /// The list that new files in this directory inherit.
     pub(crate) default: Option<Acl>,
 }
 
@@ -110,11 +110,10 @@ impl Inode {
         }
     }
 
-    /// As [`with_acls`](Self::with_acls), for a change of both. The change is made unless `change` fails, or there is no space for
-    /// what it adds to the ACLs.
+    /// Changes attributes and ACLs together, unless `change` fails, or there is no space for additions to the ACLs.
     ///
     /// # Errors
-    /// `ENOSPC`; those of `change`.
+    /// `ENOSPC`; errors of `change`.
     pub(crate) fn change_acls(
         &self,
         change: impl FnOnce(&mut Attr, &mut Acls) -> Result<(), Errno>,
@@ -122,7 +121,8 @@ impl Inode {
         self.change_acls_counting(true, change)
     }
 
-    /// As [`change_acls`](Self::change_acls); what it adds to the ACLs counts if `is_counted`, and else did so before.
+    /// Changes attributes and ACLs; additions to the ACLs are counted here if `is_counted`, and were counted before if not. See
+    /// [`change_acls`](Self::change_acls).
     pub(crate) fn change_acls_counting(
         &self,
         is_counted: bool,

@@ -6,11 +6,11 @@ use crate::{FileType, InodeRef, Superblock};
 use std::collections::HashMap;
 use std::fmt;
 
-/// What [`Superblock::check`] saw.
+/// The result of [`Superblock::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// What is wrong, in the order found.
+    /// The violated invariants, in the order found.
     pub findings: Vec<Finding>,
     /// Inodes that have a name, the root included.
     pub inodes: u64,
@@ -28,9 +28,9 @@ pub enum Finding {
     LinkCount {
         /// The inode.
         ino: u64,
-        /// What its attributes say.
+        /// The count in its attributes.
         counted: u32,
-        /// What the tree says.
+        /// The count of names in the tree.
         found: u32,
     },
     /// A directory has more than one name.
@@ -73,9 +73,9 @@ pub enum Finding {
     },
     /// The space that files take and that which the file system counts differ.
     Space {
-        /// What the file system counts, in bytes.
+        /// The space that the file system counts, in bytes.
         counted: u64,
-        /// What its named files take.
+        /// The space of its named files.
         found: u64,
     },
     /// An inode does not belong to the quota of a directory that has a name of it.
@@ -89,9 +89,9 @@ pub enum Finding {
     Quota {
         /// The directory that has the quota.
         dir: u64,
-        /// What the quota counts, in bytes.
+        /// The space that the quota counts, in bytes.
         counted: u64,
-        /// What its named files take.
+        /// The space of its named files.
         found: u64,
     },
     /// Inodes are in memory that no name leads to, although nobody should hold one.
@@ -191,8 +191,8 @@ impl Superblock {
         report
     }
 
-    /// As [`check`](Self::check), for a file system that nobody uses: every inode in memory must have a
-    /// name, and all space counted must belong to a named file.
+    /// Checks a file system that nobody uses: beyond [`check`](Self::check), every inode in memory must have a name, and all
+    /// space counted must belong to a named file.
     pub fn check_idle(&self) -> CheckReport {
         let mut report = self.check();
         let leaked = self.live_inodes().saturating_sub(report.inodes);

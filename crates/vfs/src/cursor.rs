@@ -55,7 +55,7 @@ impl Cursor {
         HeldCursor { _moving: self.moving.lock(), cursor: self }
     }
 
-    /// As [`hold`](Self::hold), unless somebody else may move it.
+    /// The cursor, unless somebody else may move it.
     #[inline]
     #[track_caller]
     pub(crate) fn try_hold(&self) -> Option<HeldCursor<'_>> {

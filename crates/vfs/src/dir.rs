@@ -50,7 +50,7 @@ const DYING: u8 = 6;
 /// under any lock under which references are counted. `tests/lock_order.rs` knows the number.
 const DYING_IN_DESTRUCTOR: u8 = 7;
 
-/// What only directories have.
+/// The fields that only directories have.
 pub(crate) struct Dir {
     /// The names. *RCU; each protected by its bucket's lock.*
     pub(crate) names: NameTable<InodeRef>,
@@ -333,7 +333,7 @@ impl Inode {
         !self.has(flag::PARTIAL) && self.as_dir().is_ok_and(|dir| dir.departures() == departures)
     }
 
-    /// What `name` means in this directory, permissions aside.
+    /// The inode to which `name` leads in this directory, permissions aside.
     pub(crate) fn entry<'g>(
         &'g self,
         dir: &'g Dir,

@@ -20,7 +20,7 @@ macro_rules! errnos {
                 }
             }
 
-            /// What it means, in a few words.
+            /// Its meaning, in a few words.
             pub const fn text(self) -> &'static str {
                 match self.0 {
                     $($number => $text,)*
@@ -229,7 +229,7 @@ mod tests {
         for errno in (1..=133).map(Errno::from_raw) {
             assert_eq!(Errno::from(io::Error::from(errno)), errno);
             assert_eq!(Errno::from(rustix::io::Errno::from(errno)), errno);
-            // An error that has a kind and no number. What std cannot name becomes `EIO`.
+            // An error that has a kind and no number. A kind that std cannot name becomes `EIO`.
             let kind = io::Error::from(errno).kind();
             let named = Errno::from(io::Error::from(kind));
             let alike = named == Errno::EIO || io::Error::from(named).kind() == kind;

@@ -48,7 +48,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// What `access` asks for.
+    /// The kinds of access that `access` asks for.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
     pub struct Access: u32 {
         /// Execute, or search a directory.

@@ -214,7 +214,7 @@ impl Fs {
     /// The quota of a file, if any, with the bytes in use.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn quota(&self, path: impl AsRef<Path>) -> Result<Option<QuotaUse>, Errno> {
         self.root().quota(path)
     }
@@ -256,7 +256,7 @@ impl Fs {
     /// Makes `contents` the contents of the file at `path`, creating it if needed.
     ///
     /// # Errors
-    /// Those of `open` and `write`.
+    /// Errors of `open` and `write`.
     pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<(), Errno> {
         self.write_with(path, contents.as_ref(), OpenFlags::TRUNC)
     }
@@ -264,7 +264,7 @@ impl Fs {
     /// Adds `contents` at the end of the file at `path`, creating it if needed.
     ///
     /// # Errors
-    /// Those of `open` and `write`.
+    /// Errors of `open` and `write`.
     pub fn append(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<(), Errno> {
         self.write_with(path, contents.as_ref(), OpenFlags::APPEND)
     }
@@ -338,7 +338,7 @@ impl Fs {
     /// original until one of them is written. Returns the bytes copied.
     ///
     /// # Errors
-    /// Those of `open`, `read` and `write`.
+    /// Errors of `open`, `read` and `write`.
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64, Errno> {
         let process = self.root();
         let source = process.open(from, OpenFlags::RDONLY, 0)?;
@@ -392,7 +392,7 @@ impl Fs {
     /// The attributes of a file, at the end of symbolic links.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
         self.root().stat(path)
     }
@@ -400,7 +400,7 @@ impl Fs {
     /// The attributes of a file, of a symbolic link itself.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
         self.root().lstat(path)
     }
@@ -408,7 +408,7 @@ impl Fs {
     /// Sets a file's permission bits.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Errno> {
         self.root().chmod(path, mode)
     }
@@ -421,7 +421,7 @@ impl Fs {
     /// The entries of a directory.
     ///
     /// # Errors
-    /// Those of `open`; `ENOTDIR`.
+    /// Errors of `open`; `ENOTDIR`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Errno> {
         let path = path.as_ref();
         ReadDir::open(&Arc::new(self.root()), Fd::CWD, path, path)

@@ -51,7 +51,7 @@ use std::ops::Range;
 pub struct Inode {
     /// Inode number. *Immutable.*
     ino: u64,
-    /// What the inodes of the file system share. *Immutable.*
+    /// The state that all inodes of the file system share. *Immutable.*
     pub(crate) shared: Ref<Shared, Standing>,
     /// Type, and contents of what is no regular file. *Immutable; directories are protected by their own locks.*
     pub(crate) body: Body,
@@ -80,7 +80,7 @@ pub struct Inode {
     pub(crate) data: FileData,
 }
 
-/// What an inode's `flags` say.
+/// The bits of an inode's `flags`.
 pub(crate) mod flag {
     /// A cache above may have pages of the contents, and newer bytes in them. Set once.
     pub(crate) const CACHED: u8 = 1;
@@ -193,13 +193,13 @@ pub(crate) fn settle() {
     }
 }
 
-/// What only some inodes have.
+/// The fields that only some inodes have.
 pub(crate) struct Extra {
     pub(crate) xattrs: Mutex<Xattrs>,
     /// *Changed only under the writers of `attr`, see there.*
     pub(crate) acls: OnceLock<RcuCell<Acls>>,
     locks: OnceLock<FileLocks>,
-    /// What a durable file system keeps of it. *Set when it is made.*
+    /// The state that a durable file system keeps for it. *Set when it is made.*
     pub(crate) stored: OnceLock<Box<Stored>>,
     /// [`InodeFlags`](crate::InodeFlags). *Atomic (stands alone); changed only under the writers of `attr`.*
     pub(crate) flags: AtomicU32,
@@ -364,7 +364,7 @@ impl Inode {
         }
     }
 
-    /// As [`origin`](Self::origin), as the store has it.
+    /// The origin in the inode's record: 0 if it is the inode itself.
     pub(crate) fn origin_if_other(&self) -> u64 {
         self.origin
     }
@@ -406,7 +406,7 @@ impl Inode {
         self.stat_with(self.attr.read())
     }
 
-    /// As [`stat`](Self::stat), if that waits for nobody.
+    /// The result of [`stat`](Self::stat), unless that waits for a lock.
     #[inline]
     pub(crate) fn stat_at_once(&self) -> AtOnce<Stat> {
         // Threads that change a directory's names count them apart; the counts are added up.

@@ -31,9 +31,9 @@ bitflags! {
 }
 
 impl InodeFlags {
-    /// What new files inherit from their directory.
+    /// The flags that new files inherit from their directory.
     pub(crate) const INHERITED: InodeFlags = InodeFlags::NODUMP.union(InodeFlags::NOATIME);
-    /// What keeps attributes and names as they are.
+    /// The flags that keep attributes and names as they are.
     pub(crate) const FIXED: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
 }
 
@@ -57,7 +57,7 @@ impl Inode {
         Ok(())
     }
 
-    /// As [`set_flags`](InodeRef::set_flags), for an inode that nobody else knows yet.
+    /// Sets the flags of an inode that nobody else knows yet.
     pub(crate) fn put_flags(&self, flags: InodeFlags) {
         if flags != self.flags() {
             // Relaxed: a flag publishes nothing.

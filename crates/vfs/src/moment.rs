@@ -303,7 +303,7 @@ impl InodeRef {
         now == NEVER || self.is_kept_for(now) || self.shared.moments.has(Omission::InodeNotKept)
     }
 
-    /// As [`is_kept`](Self::is_kept), for an attempt.
+    /// Ends an attempt to change this inode unless it [is kept](Self::is_kept).
     ///
     /// # Errors
     /// Unkept.

@@ -86,7 +86,7 @@ pub(crate) struct Location {
     pub(crate) inode: InodeRef,
 }
 
-/// As [`Location`], borrowed: by a walk, for the read section `'g`.
+/// A [`Location`] that a walk borrows for the read section `'g`.
 #[derive(Clone, Copy)]
 pub(crate) struct LocationRef<'g> {
     pub(crate) mount: &'g MountRef,
@@ -179,14 +179,14 @@ impl Location {
         Location { mount: mount.clone(), inode }
     }
 
-    /// The same, borrowed.
+    /// This location, borrowed.
     pub(crate) fn place(&self) -> LocationRef<'_> {
         LocationRef { mount: &self.mount, inode: &self.inode }
     }
 }
 
 impl<'g> LocationRef<'g> {
-    /// The same, held by references.
+    /// This location, held by references.
     #[inline]
     pub(crate) fn to_location(self) -> Location {
         Location { mount: self.mount.clone(), inode: self.inode.clone() }
@@ -209,7 +209,7 @@ impl<'g> LocationRef<'g> {
         }
     }
 
-    /// As [`enter`](Self::enter), of a directory that somebody has mounted on, in whichever namespace.
+    /// [`enter`](Self::enter) for a directory that somebody has mounted on, in whichever namespace.
     #[cold]
     fn enter_mounts(self, section: &'g Guard<'_>) -> LocationRef<'g> {
         let mut at = self;

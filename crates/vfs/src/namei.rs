@@ -69,7 +69,7 @@ pub(crate) struct Walk<'g, 'p> {
     pub(crate) path: Cow<'p, [u8]>,
     /// Where the next component begins, or the end of the path.
     pub(crate) begin: usize,
-    /// What should be remembered of it.
+    /// The part that should be remembered.
     pub(crate) recording: Option<PathRecording<'g>>,
 }
 
@@ -177,7 +177,8 @@ impl<'g> Namei<'g> {
         if self.loads.get() <= LOADS_MAX { dir.load_names() } else { dir.load_names_beside() }
     }
 
-    /// As [`load_wanted`](Self::load_wanted), for a walk that begins again where it had followed so many links.
+    /// Loads the wanted names for a walk that begins again where it had followed so many links; see
+    /// [`load_wanted`](Self::load_wanted).
     #[cold]
     pub(crate) fn load_and_go_back(&self, links_followed: usize) -> Result<(), Errno> {
         self.links_followed.set(links_followed);
@@ -234,7 +235,7 @@ impl<'g> Namei<'g> {
         }
     }
 
-    /// As [`to_parent`](Self::to_parent), whatever the thread remembers.
+    /// [`to_parent`](Self::to_parent), whatever the thread remembers.
     fn walk<'p>(
         &self,
         start: Option<LocationRef<'g>>,
@@ -379,7 +380,7 @@ impl Walk<'_, '_> {
 }
 
 impl<'p> Parent<'p, LocationRef<'_>> {
-    /// The same for longer than the section.
+    /// This parent, for longer than the section.
     pub(crate) fn into_owned(self) -> Parent<'p> {
         Parent { dir: self.dir.to_location(), last: self.last, trailing_slash: self.trailing_slash }
     }

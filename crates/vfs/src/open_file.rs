@@ -20,7 +20,7 @@ use std::ptr;
 /// that move the position lie on separate cache lines.
 #[repr(C)]
 pub(crate) struct OpenFile {
-    /// What is open, and through which mount. *Immutable.*
+    /// The file that is open, and its mount. *Immutable.*
     pub(crate) location: Location,
     /// The login of the process that opened it. *Immutable.*
     pub(crate) login: u64,

@@ -100,7 +100,7 @@ pub(crate) struct Processes {
     passing: Mutex<Passing>,
 }
 
-/// What readers are told.
+/// The files that readers are told of.
 #[derive(Default)]
 struct Passing {
     readers: usize,
@@ -185,7 +185,7 @@ impl Reading<'_> {
         Reading(processes)
     }
 
-    /// What was noted meanwhile, and perhaps somewhat before.
+    /// The files that were noted meanwhile, and perhaps somewhat before.
     fn end(self) -> Vec<Arc<Ref<OpenFile>>> {
         self.0.passing.lock().noted.clone()
     }

@@ -48,7 +48,8 @@ pub struct Options {
     /// such snapshots.
     pub snapshots: Option<SnapshotSchedule>,
     /// A durable file system is scrubbed by the clock, on a thread of its own: one scrub begins in each such period, or when the
-    /// file system is opened, if none has begun in the period. One that was left goes on. Without it the caller scrubs, and a file system in memory has no store.
+    /// file system is opened, if none has begun in the period. An interrupted scrub goes on. Without it the caller scrubs, and a
+    /// file system in memory has no store.
     pub scrub: Option<SnapshotPeriod>,
     /// The [key](Superblock::name_key) of a process that served the file system before: positions in directories are the same then.
     pub name_key: Option<u64>,

@@ -21,7 +21,7 @@ impl Superblock {
         while let Some((inode, at)) = directories.pop()
             && !wanted.is_empty()
         {
-            // What cannot be loaded is missed, too.
+            // A directory that cannot be loaded is left out.
             let found = inode.list_names(|child| child.is_dir() || wanted.contains(&child.ino()));
             for (name, child) in found.unwrap_or_default() {
                 let path = at.join(OsStr::from_bytes(&name));

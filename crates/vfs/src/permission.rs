@@ -54,7 +54,7 @@ impl Inode {
 }
 
 impl Attr {
-    /// As [`Inode::access`], for an inode with this access ACL.
+    /// [`Inode::access`] for an inode with this access ACL.
     pub(crate) fn access(
         &self,
         acl: Option<&Acl>,
@@ -75,7 +75,7 @@ impl Attr {
         Err(Errno::EACCES)
     }
 
-    /// What mode bits and ACL say, capabilities aside.
+    /// Whether mode bits and ACL allow it, capabilities aside.
     fn bits_allow(&self, acl: Option<&Acl>, cred: &Cred, want: Access) -> bool {
         let allowed = |bits: u32| Access::from_bits_retain(bits & 7).contains(want);
         if cred.uid == self.uid {

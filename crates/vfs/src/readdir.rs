@@ -8,7 +8,7 @@ use crate::{Errno, FileType, InodeRef};
 pub struct ListedName<'a> {
     /// The name, "." and ".." included.
     pub name: &'a [u8],
-    /// What the name means.
+    /// The inode to which the name leads.
     pub inode: &'a InodeRef,
     /// Where to go on after this entry. Stays valid whatever happens to the directory.
     pub position: u64,
@@ -48,8 +48,7 @@ impl InodeRef {
         Ok(())
     }
 
-    /// As [`read_dir`](Self::read_dir), leaving the access time alone. Returns the position of the last entry read, or
-    /// `from`.
+    /// Visits the entries after `from` and leaves the access time alone. Returns the position of the last entry read, or `from`.
     pub(crate) fn visit_entries(
         &self,
         from: u64,

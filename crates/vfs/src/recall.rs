@@ -22,14 +22,14 @@ use std::borrow::Cow;
 
 /// A beginning of a path that is being walked to be remembered.
 pub(crate) struct PathRecording<'g> {
-    /// What stands for the directory where it begins.
+    /// The key of the directory where it begins.
     from: u64,
     recorder: Recorder<'g, InodeRef>,
     /// Where it ends: behind a component and its slashes.
     end: usize,
 }
 
-/// What the threads remember.
+/// The paths that threads remember.
 #[inline]
 fn trails() -> &'static Trails<InodeRef> {
     static TRAILS: PerHost<Trails<InodeRef>> = PerHost::new(Trails::new());
@@ -43,7 +43,7 @@ fn origin(dir: LocationRef<'_>) -> u64 {
     dir.inode.ino() ^ dir.inode.shared.key
 }
 
-/// What stands for a path from `dir` on.
+/// The key of a path from `dir` on.
 #[inline]
 fn key<'p>(dir: LocationRef<'_>, path: &'p [u8]) -> Option<Key<'p>> {
     Key::new(origin(dir), path)
@@ -105,7 +105,7 @@ impl<'g> Namei<'g> {
         match trails().find(&key(start, path)?, section) {
             Remembered::Trail(trail) => {
                 let found = self.retrace(trail, start);
-                // What has changed is recorded again.
+                // A path that has changed is recorded again.
                 if found.is_none() {
                     self.should_record.set(true);
                 }

@@ -80,7 +80,7 @@ impl InodeRef {
         self.clone_as(CopyKind::Clone, cred, dir, name)
     }
 
-    /// As [`clone_tree`](Self::clone_tree), of a caller who may, as a copy of this `kind`.
+    /// Makes a copy of this `kind` for a caller who may; see [`clone_tree`](Self::clone_tree).
     pub(crate) fn clone_as(
         &self,
         kind: CopyKind,
@@ -251,7 +251,7 @@ impl HiddenTree {
         self.fill_with(original, moment, None)
     }
 
-    /// As [`fill_like`](Self::fill_like); of the names in `original` there may be `only` one to copy.
+    /// Copies the directory `original`, or of the names in it `only` one; see [`fill_like`](Self::fill_like).
     pub(crate) fn fill_with(
         &mut self,
         original: &InodeRef,

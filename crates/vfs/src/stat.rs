@@ -4,7 +4,7 @@ use crate::Errno;
 use sluice_sync::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::fmt;
 
-/// What kind of file an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum FileType {
     /// A regular file: a sequence of bytes.

@@ -86,7 +86,7 @@ pub(crate) struct Shared {
     durable: Option<Box<Durable>>,
     /// The hooks that a call has to run: bits of [`hook`]. *Atomic (stands alone); changed under the watch's mutex.*
     hooks: AtomicU8,
-    /// What tests ask. *Set once.*
+    /// The watch that tests use. *Set once.*
     watch: OnceLock<Box<Watch>>,
     /// Inode numbers. *Per CPU.*
     inos: Ida,
@@ -150,7 +150,7 @@ impl Superblock {
     /// A file system over a store, with the root that `root` makes. All numbers of its inodes are below `numbers`.
     ///
     /// # Errors
-    /// Those of `root`.
+    /// Errors of `root`.
     pub(crate) fn with_store(
         options: Options,
         durable: Durable,
@@ -364,7 +364,7 @@ impl Shared {
         shared
     }
 
-    /// See [`Superblock::statfs`].
+    /// Size and use of the file system: see [`Superblock::statfs`].
     pub(crate) fn statfs(&self) -> StatFs {
         let Shared { options, space, .. } = self;
         let limit = options.size_limit.map(|bytes| bytes / PAGE);
@@ -427,12 +427,12 @@ impl Shared {
         };
     }
 
-    /// What tests ask, if any ever has.
+    /// The watch that tests use, if it was ever made.
     pub(crate) fn watch(&self) -> Option<&Watch> {
         self.watch.get().map(|watch| &**watch)
     }
 
-    /// The same, made if need be.
+    /// The watch that tests use, made if need be.
     pub(crate) fn make_watch(&self) -> &Watch {
         self.watch.get_or_init(|| Box::new(Watch::new()))
     }
@@ -449,7 +449,7 @@ impl Shared {
         (self.inodes.used(), self.space.used() * UNIT)
     }
 
-    /// As [`charge`](Self::charge), beyond the limit if need be.
+    /// Counts `bytes` of space, beyond the limit if need be.
     pub(crate) fn charge_loaded(&self, bytes: u64) {
         self.space.exceed(bytes.div_ceil(UNIT));
     }
@@ -474,7 +474,7 @@ impl Shared {
         }
     }
 
-    /// As [`release_soon`](Self::release_soon), for a caller in a read section: whether it should [`settle`] after it.
+    /// Whether a caller in a read section should [`settle`] after it; see [`release_soon`](Self::release_soon).
     #[inline]
     pub(crate) fn should_release(&self, pages: u64) -> bool {
         // Looking interrupts all CPUs and takes their caches from them. With 1 MiB two threads that remove trees of small

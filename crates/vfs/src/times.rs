@@ -21,7 +21,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Of an inode made `now`.
+    /// The times of an inode made `now`.
     pub(crate) fn new(now: Timestamp) -> Times {
         let word = || AtomicU64::new(now.pack());
         Times { atime: word(), mtime: word(), ctime: word() }

@@ -12,7 +12,7 @@ pub struct UtcTime {
     pub year: i64,
     /// 1 to 12.
     pub month: u32,
-    /// Of the month, from 1 on.
+    /// The day of the month, from 1 on.
     pub day: u32,
     /// 0 to 23.
     pub hour: u32,

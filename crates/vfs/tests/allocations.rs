@@ -13,7 +13,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 /// Bytes that are allocated now, by whatever thread, with what an allocator adds to each piece.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What a piece of memory takes: as glibc counts, with 8 bytes of its own before each, and in multiples of 16.
+/// The size of an allocation: as glibc counts, with 8 bytes of its own before each, and in multiples of 16.
 fn bytes_of(layout: Layout) -> u64 {
     (layout.size() as u64 + 8).next_multiple_of(16)
 }
@@ -52,8 +52,8 @@ const FILE: &str = "/a/b/c/file";
 const OTHER: &str = "/a/b/c/another";
 const PAGE: [u8; 4096] = [7; 4096];
 
-/// How often `call` allocates in 20,000 rounds, after as many that fill what threads keep for themselves. What a thread keeps is
-/// taken from it if it has no CPU for long: of some tries the first counts that has no more than `most`.
+/// How often `call` allocates in 20,000 rounds, after as many that fill the threads' caches. A thread loses its cache if it has
+/// no CPU for long: of some tries the first counts that has no more than `most`.
 fn allocations(most: u64, mut call: impl FnMut()) -> u64 {
     let mut rounds = || {
         let before = ALLOCATIONS.load(Ordering::Relaxed);

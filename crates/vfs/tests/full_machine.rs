@@ -5,11 +5,11 @@ use sluice_sync::memory::machine::Bound;
 use sluice_sync::memory::{bound_by, resident_bytes};
 use sluice_vfs::{Cred, Errno, FallocateMode, Fs, OpenFlags, Options, XattrFlags};
 
-/// What the machine of this test has for file systems.
+/// The memory that the machine of this test has for file systems.
 const TOTAL: u64 = 128 << 20;
 /// So much is never given out of it.
 const FLOOR: u64 = 16 << 20;
-/// What the process had when the test began, in bytes.
+/// The memory of the process when the test began, in bytes.
 static BASE: OnceLock<u64> = OnceLock::new();
 
 fn grown() -> u64 {
@@ -27,7 +27,7 @@ fn until_full(what: &str, mut take: impl FnMut(u32) -> Result<(), Errno>) {
     let (taken, error) = error.expect("the machine is full some time");
     assert_eq!(error, Errno::ENOSPC, "{what}");
     assert!(grown() < TOTAL, "{what}: {} bytes of {TOTAL} are in use after {taken}", grown());
-    // What follows is refused too, however small.
+    // Later calls are refused too, however small.
     assert!((0..2_000).filter(|n| take(taken + n).is_ok()).count() < 1_999, "{what} goes on");
     assert!(grown() < TOTAL, "{what}");
     println!("{what}: {taken} times, {} bytes", grown());

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// destructor may take them under any lock under which references are counted.
 const DYING_IN_DESTRUCTOR: u8 = 7;
 
-/// What `sync` locks within itself comes after everything, and has mostly no name.
+/// Locks within `sync` come after all others, and mostly have no name.
 fn is_within_sync(class: &str) -> bool {
     class.starts_with("crates/sync/") || class.starts_with("sync.")
 }
@@ -41,7 +41,8 @@ fn locks_are_taken_in_the_order_that_is_stated() {
     assert!(!COMPILED_IN || edges.iter().any(renames), "nothing was observed: {edges:?}");
 }
 
-/// What waits for a grace period is freed by a later call, in which names lose their references: not under a lock that is a leaf.
+/// Memory that waits for a grace period is freed by a later call, in which names lose their references: not under a lock that is
+/// a leaf.
 #[test]
 fn what_is_freed_late_is_freed_under_no_leaf() {
     struct Deaf;

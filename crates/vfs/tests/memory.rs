@@ -8,7 +8,7 @@ use sluice_vfs::Fs;
 /// After this long something is taken never to happen. Nothing is measured by it.
 const HANG: Duration = Duration::from_secs(60);
 
-/// What the files of one round hold: so much, or so many, that what stays for other reasons does not count.
+/// The contents of one round's files: so much, or so many, that memory which stays for other reasons does not count.
 const LARGE_BYTES: usize = 256 << 20;
 const SMALL_FILES: usize = 250_000;
 

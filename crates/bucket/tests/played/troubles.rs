@@ -111,7 +111,7 @@ fn run(empty: &InMemory, calls: &[Call], trouble: Option<Trouble>, is_taken_over
     if let Ok(fs) = &fs {
         let is_whole = calls.iter().all(|call| run.call(fs, call));
         assert!(is_whole || trouble.is_some());
-        // What is read is right, or an error.
+        // A read returns the right bytes or an error.
         if let (Ok(found), true) = (run.timed(&"a look at all", || tree(fs)), is_whole) {
             assert!(Some(&found) == run.may.last(), "the owner sees {}", difference(&found, &run.may));
         }

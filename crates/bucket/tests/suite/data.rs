@@ -19,7 +19,7 @@ fn quiet() -> Options {
     Options::default().log_size(1 << 20).segment_size(MIB as u64).background(false)
 }
 
-/// What is written under the number `stamp`.
+/// The bytes that are written under the number `stamp`.
 fn bytes_of(stamp: u64, len: usize) -> Vec<u8> {
     let mut bytes = stamp.to_le_bytes().repeat(len.div_ceil(8));
     bytes.truncate(len);
@@ -39,7 +39,7 @@ fn decode(value: &[u8]) -> (u64, Extent) {
 }
 
 impl World {
-    /// What the records of `store` name, all of which must be what was written.
+    /// The extents that the records of `store` name; their bytes must be those that were written.
     fn of(store: Store, version: u64) -> World {
         let mut named = BTreeMap::new();
         store
@@ -176,7 +176,7 @@ fn whoever_dies_or_is_late_no_data_are_deleted_that_a_record_names_and_no_others
                     owner.store.sync().expect("the owner writes");
                     synced = owner.named.iter().map(|(key, (stamp, _))| (*key, *stamp)).collect();
                 }
-                // Those that have lost the store go on writing, and giving back.
+                // Former owners go on writing, and freeing extents.
                 for world in &mut late {
                     if world.put(random.below(12), 1 + random.below(200_000)).is_ok() && random.below(4) == 0
                     {
@@ -197,7 +197,7 @@ fn whoever_dies_or_is_late_no_data_are_deleted_that_a_record_names_and_no_others
         drop(late);
         owner.check();
         drop(owner);
-        // One that nothing befalls writes every segment that another may have begun, and empties all.
+        // An owner without faults writes every segment that another may have begun, and empties all.
         let last = Bucket::over(objects.clone()).open(Claim::Epoch(100), quiet()).expect("it was closed");
         let mut last = World::of(last, 1 << 20);
         let mut keys = 1000..;

@@ -66,7 +66,7 @@ fn used() -> Arc<InMemory> {
         if number < 4 {
             store.close().expect("memory");
         } else {
-            // What it does at its end comes too late.
+            // Undoes the writes that the store makes when it is dropped.
             let kept = copied(&objects, |_| ());
             drop(store);
             restore(&objects, &kept);

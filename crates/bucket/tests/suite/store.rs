@@ -36,7 +36,7 @@ fn records(store: &Store) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
     Ok(all)
 }
 
-/// What [`push`] has written under `0..count`.
+/// The records that [`push`] has written under `0..count`.
 fn expected(count: u64) -> Vec<(u64, Vec<u8>)> {
     (0..count).map(|key| (key, value(key))).collect()
 }
@@ -123,7 +123,8 @@ fn a_push_is_one_write() {
     for key in 1..=100 {
         push(&store, key, &value(key)).expect("memory");
     }
-    // What SlateDB does behind the pushes is a few writes, the more the slower the machine is. A second one of each push would be 100.
+    // SlateDB makes a few writes behind the pushes, the more the slower the machine is. A second write for each push would make
+    // 100.
     let writes = node.writes() - before;
     assert!((100..200).contains(&writes), "{writes} writes for 100 pushes");
 }
@@ -180,7 +181,7 @@ fn a_node_of_an_older_epoch_cannot_open_the_store_and_disturbs_nobody() {
         assert!(matches!(bucket.open(Claim::Epoch(epoch), quiet()), Err(StoreError::Superseded)));
     }
     push(&owner, 1, &value(1)).expect("nobody else has opened it");
-    // One that slept after its claim opens the records now.
+    // A node that slept after its claim opens the records now.
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     let sleeper = runtime.block_on(slatedb::Db::open("records", objects)).expect("memory");
     push(&owner, 2, &value(2)).expect("its claim is still the newest");

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use std::path::PathBuf;
 
-/// What is done about a cluster.
+/// The actions on a cluster.
 #[derive(Subcommand)]
 pub(crate) enum ClusterAction {
     /// Make a cluster: its name, its certificate authority, its leases
@@ -51,7 +51,7 @@ pub(crate) enum ClusterAction {
     Demo,
 }
 
-/// What is watched.
+/// The mount or cluster that is watched.
 #[derive(clap::Args, Default)]
 #[command(
     override_usage = "sluice top [--once] [--json] DIR\n       sluice top [--once] [--json] --cluster CLUSTER [--identity DIR]",

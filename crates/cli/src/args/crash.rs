@@ -11,7 +11,7 @@ pub(crate) enum CrashMoments {
     All,
 }
 
-/// What `sluice crash-test` is asked for.
+/// The arguments of `sluice crash-test`.
 #[derive(clap::Args)]
 pub(crate) struct CrashTest {
     /// Trees of each moment whose losses chance chooses, torn writes included

@@ -26,7 +26,7 @@ pub(crate) enum LabCommand {
     /// Make a page of a result: one HTML file, for any browser, without a network
     #[command(after_help = REPORT_EXAMPLES)]
     Report {
-        /// What `bench --json` or `lab --json` wrote
+        /// The result that `bench --json` or `lab --json` wrote
         #[arg(required_unless_present = "sources")]
         result: Option<PathBuf>,
         /// Run every experiment, and set what it shows beside what its source said
@@ -116,7 +116,7 @@ pub(crate) struct Lab {
 
 #[derive(clap::Args)]
 pub(crate) struct Commute {
-    /// What the file system stands on
+    /// The storage below the file system
     #[arg(long, value_enum, default_value_t = Below::Ram)]
     pub(crate) on: Below,
     /// Only the cases of these two calls

@@ -70,7 +70,7 @@ impl WantedLock {
     }
 }
 
-/// What is asked of the lock manager.
+/// The questions to the lock manager.
 #[derive(Subcommand)]
 pub(crate) enum DlmAction {
     /// List the locks: holders, and requests that wait, by member; a member is a `sluice lock` that runs

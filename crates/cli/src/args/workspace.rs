@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use std::path::PathBuf;
 
-/// What is done about a workspace.
+/// The actions on a workspace.
 #[derive(Subcommand)]
 pub(crate) enum WorkspaceAction {
     /// Make a directory of a cluster's mount a workspace: a store and an owner of its own

@@ -141,7 +141,7 @@ impl<'i> MountCrew<'i> {
     /// Gives orders to programs, and adds the calls that they have made to `history`.
     ///
     /// # Errors
-    /// As [`ask_one`](Self::ask_one).
+    /// No program can be started; the user wants to stop.
     pub(super) fn make_calls(
         &mut self,
         orders: Vec<(usize, WorkerOrder)>,

@@ -209,7 +209,7 @@ pub(super) fn await_waiter(list: impl Fn() -> Result<String>) -> Result<Vec<Stri
 
 pub(super) use in_process::{contend_in_process, show_waiter_in_process};
 
-/// The same between two users of the library.
+/// The contention of two users of the library.
 mod in_process {
     use super::{FIRST, LEN, ROUNDS, await_waiter};
     use sluice_console::failure::{Failure, Result};

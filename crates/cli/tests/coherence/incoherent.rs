@@ -103,7 +103,7 @@ struct Kernel {
     tree: Shared,
     fault: Fault,
     is_second: bool,
-    /// What was in directories.
+    /// The entries of directories as they were read first.
     listed: BTreeMap<u64, (Instant, Vec<(String, u64)>)>,
 }
 

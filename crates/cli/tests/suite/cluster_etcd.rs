@@ -96,7 +96,7 @@ impl Cluster {
         sluice(["cluster", "status", "--json", "--identity", &self.keys(), &self.place]).well()
     }
 
-    /// What `sluice stat` says of a node, and of `field` in it.
+    /// The value of `field` in a node's `sluice stat`.
     fn stat(&self, node: usize, field: &str) -> String {
         crate::harness::stat_field(self.nodes[node].path(), field)
     }

@@ -107,7 +107,7 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
 
 #[test]
 fn without_its_lab_sluice_says_how_to_get_it() {
-    // Of the same inode: a copy would take seconds. A symbolic link would lead back to the lab.
+    // A hard link: a copy would take seconds, and a symbolic link would lead back to the lab.
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory");
     let alone = dir.join("sluice");

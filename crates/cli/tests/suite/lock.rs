@@ -191,7 +191,7 @@ fn the_exit_status_is_that_of_the_command() {
     let told = place.held("b", &[], script);
     kill("-TERM", told.id());
     assert_eq!(end(told).status, Some(5));
-    // One that waits leaves.
+    // A waiting request is withdrawn.
     let holder = place.held("c", &[], "touch c; while [ ! -e go ]; do sleep 0.02; done");
     let waiting = place.start("c", &[], "touch never");
     until("it waits", || place.status(&[]).contains("-> wanted"));
@@ -262,7 +262,7 @@ fn strangers_get_no_lock() {
 const STUBBORN: &str = "(trap '' TERM; exec sleep 600) & echo $! > child.tmp; trap 'touch told' TERM; \
                         echo $$ > own; mv child.tmp child; touch a; while true; do sleep 0.02; done";
 
-/// What a later holder finds: nothing of the earlier one runs.
+/// Asserts, as a later holder, that nothing of the earlier one runs.
 fn assert_alone(place: &Place, options: &[&str]) {
     let script = "for pid in $(cat own child); do grep -q 'State:.[^Z]' /proc/$pid/status 2>/dev/null && exit 9; done; exit 0";
     place.run("a", options, script).well();

@@ -37,7 +37,7 @@ impl Mounted {
         Mounted { dir, server }
     }
 
-    /// What the server has in memory beside its program, in bytes.
+    /// The server's memory beside its program, in bytes.
     fn resident(&self) -> u64 {
         let statm = read_to_string(format!("/proc/{}/statm", self.server)).expect("the server lives");
         let mut pages = statm.split(' ').skip(1).map(|pages| pages.parse::<u64>().expect("a number"));
@@ -198,8 +198,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Those that were in it have ended, or are about to: a failed test leaves servers that are being unmounted.
-        // A program that looks after groups may remove an empty one first.
+        // The processes of the group have ended, or are about to: a failed test leaves servers that are being unmounted. A
+        // program that looks after groups may remove an empty group first.
         let start = Instant::now();
         while std::fs::remove_dir(&self.path).is_err() && self.path.exists() && start.elapsed() < HANG {
             sleep(Duration::from_millis(50));

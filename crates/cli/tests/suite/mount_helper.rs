@@ -16,7 +16,7 @@ fn run(program: &Path, arguments: &[&str]) -> Ran {
     Command::new(program).args(arguments).stdin(Stdio::null()).output().expect("it starts").into()
 }
 
-/// Of the line of the table of mounts about `dir`: type, source, flags.
+/// Type, source and flags of the mount on `dir`, from the table of mounts.
 fn shown(dir: &Path) -> [String; 3] {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().find(|line| line.split(' ').nth(4) == dir.to_str()).expect("it is mounted");

@@ -244,7 +244,7 @@ fn the_tour_ends_well_and_leaves_nothing() {
     ] {
         assert!(told.contains(part), "{part} is missing in:\n{told}");
     }
-    // What this machine lacks is named.
+    // The tour names programs that this machine lacks.
     for (part, lack) in [
         ("50 of 50 fsynced files there", "No disk file system"),
         ("SQLite: 2 processes", "there is no sqlite3 here"),

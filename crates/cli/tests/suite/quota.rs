@@ -45,7 +45,7 @@ fn df(dir: &Path) -> [u64; 3] {
     numbers.try_into().expect("three numbers")
 }
 
-/// What programs meet in `dir`, a directory of a mount.
+/// Uses the quota of a directory in `mount`, as programs do.
 fn use_quota(mount: &Path) {
     let (dir, other) = (mount.join("dir"), mount.join("other"));
     fs::create_dir_all(dir.join("below")).expect("room");

@@ -57,7 +57,7 @@ impl Station {
         self.files.values().map(|(_, len)| len.next_multiple_of(4096)).sum()
     }
 
-    /// Writes a file of `len` bytes and makes it durable. One that has no room is removed.
+    /// Writes a file of `len` bytes and makes it durable. Removes the file if there is no room.
     fn write(&mut self, len: u64) -> io::Result<()> {
         let (name, seed) = (format!("f{}", self.named), self.random.bits());
         self.named += 1;

@@ -35,7 +35,7 @@ fn filled(scratch: &Scratch) -> Stored {
     stored
 }
 
-/// What `sluice stat` tells.
+/// The counts of `sluice stat`.
 fn stat(dir: &Path) -> Value {
     let said = sluice(["stat".as_ref(), "--json".as_ref(), dir.as_os_str()]).well();
     serde_json::from_str(&said).expect("JSON")

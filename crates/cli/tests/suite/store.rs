@@ -89,7 +89,7 @@ impl Stored {
         umount(&self.dir);
     }
 
-    /// What `fsck --json` says, and its exit status.
+    /// The output of `fsck --json`, and its exit status.
     fn fsck(&self, more: &[&str]) -> (Option<i32>, Value) {
         let arguments = ["fsck", "--json"].iter().chain(more).map(AsRef::as_ref);
         let ran = sluice(arguments.chain([self.store.as_os_str()]));
@@ -321,7 +321,7 @@ fn a_tree_that_is_larger_than_memory_leaves_it_also_when_a_kernel_has_seen_it() 
     // NOTIFY_PRUNE is of Linux 6.18: an older kernel keeps what it has seen.
     if kernel() >= (6, 18) {
         until("most inodes have left memory", || {
-            // What the kernel forgets is looked at when something comes.
+            // The server handles the kernel's FORGETs when a request comes.
             drop(fs::read_dir(stored.dir.join("0")).map(Iterator::count));
             in_memory().0 < FILES / 2
         });
@@ -396,7 +396,7 @@ fn nothing_that_was_fsynced_is_lost_when_the_server_is_killed() {
         vec![(number * 3 + writer) as u8; len]
     };
     let name = |writer, number| stored.dir.join(format!("{writer}-{number}"));
-    // Of each writer: the number of the next file, and how many are durable.
+    // For each writer: how many of its files are durable.
     let durable: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
     for round in 0..rounds {
         stored.mount(LOCK_MODES[round % 2]);
@@ -527,7 +527,7 @@ fn on_a_full_disk_writes_fail_cleanly_deletes_work_and_nothing_fsynced_is_lost()
     for number in 0..count {
         assert!(fs::read(name(number)).expect("fsynced") == contents(number), "file {number}");
     }
-    // What is full can be tidied up, durably.
+    // Files of a full store can be removed, durably.
     for number in (0..count).step_by(2) {
         fs::remove_file(name(number)).expect("a deletion needs no room");
     }

@@ -16,8 +16,8 @@
 //! # Invariants
 //! - I1 While a directory is covered, no other guest has got an answer that tells of it.
 //!
-//! *A guest may find a directory before its maker has got the cover.* What guests find while one is made is noted, and is not
-//! covered.
+//! *A guest may find a directory before its maker has got the cover.* Directories that guests find during a mkdir are noted, and
+//! are not covered.
 //!
 //! # Ordering
 //! A maker counts itself, then makes the directory; a guest finds it, then looks at the count. Who finds it has seen it made.

@@ -20,8 +20,8 @@
 //! *Death.* The relay's ledger has all locks of its kernel, whoever granted them. A guest that attaches again, to this host or
 //! another, restores them from there, and its delegations are over. A guest that is gone holds nothing.
 //!
-//! *Mappings.* What a process stores through a shared mapping stays in its kernel until that writes the page back, whole. Two kernels that
-//! do so undo each other's stores. No message tells of a mapping, but it takes a file that is open for reading and writing. So of the
+//! *Mappings.* A process's stores through a shared mapping stay in its kernel until that writes the page back, whole. Two such
+//! kernels undo each other's stores. No message tells of a mapping, but it takes a file that is open for reading and writing. So of the
 //! guests that have a file open so, one has its kernel's page cache ([`claim_mapping`](Delegations::claim_mapping)); the others read
 //! and write past theirs, where a shared mapping is refused (ENODEV).
 //!

@@ -39,7 +39,7 @@ fn number(random: &mut Random) -> u64 {
     }
 }
 
-/// What a node may say that its kernel holds, damaged in one of four.
+/// The holdings that a node may report of its kernel, damaged in one of four.
 fn holdings(random: &mut Random) -> Option<Holdings> {
     let mut lock = [0; size_of::<LkIn>()];
     let mut holdings = Holdings { init: request(random, 0), ..Holdings::default() };

@@ -9,7 +9,7 @@
 //! changed. The answer to the request that made the change is *held* (`hold`) until they have all been told, and so is each
 //! answer that tells of the change before. So a program that sees the new state finds it in every guest.
 //!
-//! *Another host.* What a kernel holds - node numbers, open files, locks - its relay knows, too ([`Holdings`]). A host that
+//! *Another host.* A relay knows its kernel's node numbers, open files and locks, too ([`Holdings`]). A host that
 //! takes over gets it back with [`Guest::restore`], before other requests are served.
 //!
 //! # Clients must

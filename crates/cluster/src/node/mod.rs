@@ -80,7 +80,7 @@ pub struct Config {
     pub open: Open,
     /// Where it mounts.
     pub dir: PathBuf,
-    /// How.
+    /// The options of the mount.
     pub options: MountOptions,
     /// The stores of workspaces; none for a cluster without workspaces.
     pub workspaces: Option<Arc<dyn WorkspaceStores>>,

@@ -241,7 +241,7 @@ impl Played {
     fn fsync(&self, unique: u64) -> i32 {
         self.kernel.ask(unique, opcode::FSYNC, self.file, &[self.fh.as_bytes(), &[0; 8]]);
         match self.kernel.answer(unique).0 {
-            // Of a file system in memory: there is nothing to do.
+            // A file system in memory has no fsync.
             ENOSYS => 0,
             error => error,
         }
@@ -355,7 +355,7 @@ fn a_failure_is_told_by_the_next_fsync_or_close_once_and_then_the_server_is_aske
         let written = WriteOut::read_from_prefix(&body).map_or(0, |(out, _)| out.size);
         assert!(error == ENOSPC || written < 32 << 10, "{error} {written}");
         assert_eq!(world.relay.counts().awaited - before, 1);
-        // One that was asked and succeeds.
+        // A truncation that waits for the owner and succeeds.
         world.truncate(22, 0);
         assert_eq!(world.kernel.answer(22).0, 0);
         assert_eq!(world.fsync(24), 0);
@@ -394,7 +394,7 @@ fn a_server_executes_what_was_behind_before_it_serves_once_and_in_its_order() {
         assert!([10, 12, 14].iter().all(|unique| world.kernel.answer(*unique).0 == 0));
         if is_executed {
             eventually("all was executed", || world.contents() == b"aab");
-            // What comes after it must not be overwritten.
+            // The relay must not overwrite a later write.
             let inode = world.way.guest.inode(world.file).expect("the kernel knows it");
             inode.write_at(&sluice_vfs::Cred::root(), 0, b"zzz").expect("written");
         }

@@ -135,7 +135,7 @@ fn a_server_that_sends_what_no_owner_sends_panics_no_relay_and_stops_none() {
     relay.attach(attachment, Server::Remote(played.clone()), &Default::default(), false);
     for round in 0..variable("SLUICE_MESSAGES", 10_000) {
         let what = || format!("seed {seed}, round {round}");
-        // What the server has now may come a moment later; what it says then is of an earlier request.
+        // The server's answer may belong to an earlier request.
         played.ask(request(&mut random, 2 * round + 2));
         let asked = played.handed_on.lock().pop_front();
         let unique = match asked.and_then(|asked| asked.get(8..16)?.try_into().ok()) {

@@ -180,7 +180,7 @@ impl Relay {
     /// Mounts on `dir`. Nothing is answered before a server is [attached](Self::attach).
     ///
     /// # Errors
-    /// See [`MountError`]; nothing is left mounted.
+    /// A [`MountError`]; nothing is left mounted.
     pub fn mount(dir: &Path, options: &MountOptions) -> Result<Relay, MountError> {
         let dir = mount::mountpoint(dir)?;
         mount::check_checks(options)?;

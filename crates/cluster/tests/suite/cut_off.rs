@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// One that is not cut off does not lose its lease because the machine is slow.
+/// Long enough that a slow machine ends no lease of a node that is not cut off.
 const TTL: Duration = Duration::from_secs(8);
 /// Nothing is measured by it.
 const HANG: Duration = Duration::from_secs(120);
 
-/// A node's way to the membership, which may be cut. What was known stays known.
+/// A node's way to the membership, which may be cut. The known view stays known.
 struct Reached {
     membership: Arc<dyn Membership>,
     is_cut: AtomicBool,
@@ -81,7 +81,7 @@ struct Member {
     gate: Arc<std::sync::Mutex<()>>,
     /// It is opened, and this says that it was not.
     fails_once: Arc<AtomicBool>,
-    /// What was opened last.
+    /// The superblock that was opened last.
     opened: Arc<std::sync::Mutex<std::sync::Weak<Superblock>>>,
 }
 
@@ -237,7 +237,7 @@ fn an_owner_that_is_cut_off_from_all_ends_when_it_is_told_to() {
     let Some((owner, guest, made)) = two() else { return };
     fs::write(owner.path("unsynced"), "maybe").expect("written");
     owner.cut_off();
-    // What is not durable can be brought nowhere.
+    // Changes that are not durable can be brought nowhere.
     owner.leave().expect_err("not all is durable");
     fs::write(guest.path("f"), "on").expect("another serves");
     guest.leave().expect("everything is durable");
@@ -306,7 +306,7 @@ fn an_owner_whose_store_refuses_every_write_says_what_is_lost_and_the_other_node
     eventually("the other owns", || guest.role() == Role::Owner);
     assert_eq!(fs::read_to_string(guest.path("kept")).expect("it was durable"), "before");
     assert_eq!(fs::read_to_string(guest.path("f")).expect("it is there"), "by the other's store");
-    // Of the store's failure it was told, and of the takeover it may be; then no more.
+    // The program may see two errors, of the store's failure and of the takeover; then no more.
     let _ = kept.sync_all();
     kept.write_all(b", again").and_then(|()| kept.sync_all()).expect("it is durable");
     owner.objects.fill(false);

@@ -188,7 +188,7 @@ fn a_lock_that_is_taken_after_a_copy_of_the_descriptor_was_closed_is_held_by_all
         assert_eq!(pair.nodes[me].relay.counts().awaited, before, "there was nothing to say");
         fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).expect("it is open still, and free");
         let other = File::options().write(true).open(yours.join(&name)).expect("it is there");
-        // Of the same process, which is another to another kernel.
+        // Through the other node the same process is another lock owner.
         let try_lock = || fcntl_lock(&other, FlockOperation::NonBlockingLockExclusive);
         assert!(matches!(try_lock(), Err(Errno::AGAIN | Errno::ACCESS)));
         // The lock ends with a copy: this is said.

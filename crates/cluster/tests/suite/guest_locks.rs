@@ -31,7 +31,7 @@ fn asked(pair: &Pair, node: usize) -> u64 {
 #[test]
 fn a_lock_that_no_other_wants_costs_one_message_for_all_times() {
     let Some(pair) = Pair::new() else { return };
-    // Of a file each: one that was closed counts as open until the kernel has said so.
+    // Each kind of lock has a file of its own: a closed file counts as open until the kernel has said so.
     for (lock, name) in LOCKS.into_iter().zip(["f", "g"]) {
         let file = open(&pair.nodes[1].path(name));
         let before = asked(&pair, 1);
@@ -69,7 +69,7 @@ fn a_guest_that_opens_the_file_finds_the_locks_that_another_holds_without_its_se
             assert_eq!(waits.join().expect("no panic"), Ok(()));
         });
         assert!(lock(&mine, EXCLUSIVE).is_err());
-        // What is unlocked without the server is free for all.
+        // A file that was unlocked without the server is free for all.
         drop(yours);
         eventually("it is free", || lock(&mine, EXCLUSIVE).is_ok());
         let before = pair.nodes[0].relay.counts().locks_decided;
@@ -121,7 +121,7 @@ fn no_addition_is_lost_under_locks_of_two_guests_that_come_and_go() {
     };
     names(0).iter().for_each(|path| fs::write(path, 0_u64.to_le_bytes()).expect("written"));
     thread::scope(|scope| {
-        // Of the first node two.
+        // The first node runs two tasks.
         for (task, node) in [(0, 0), (1, 0), (2, 1)] {
             let names = names(node);
             scope.spawn(move || {

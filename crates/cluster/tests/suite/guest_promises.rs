@@ -1,5 +1,5 @@
-//! What the kernel does for programs on a mount alone, and a guest's kernel, which goes past its page cache, leaves to the server: durable
-//! writes, capabilities, mappings. And what a guest asks that it was told before.
+//! Duties that a local mount leaves to the kernel, and that the server has for a guest's kernel, which bypasses its page cache:
+//! durable writes, capabilities, mappings. And questions of a guest whose answers it was told before.
 
 use crate::mounts::{can_mount, fresh_superblock};
 use crate::pair::{Node, Pair};

@@ -155,7 +155,7 @@ fn another_host_goes_on_where_the_kernel_was() {
     let other = File::open(pair.nodes[1].path("d/f")).expect("it is there");
     let refused = rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive);
     assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
-    // What was written before may be lost: the next fsync says so, once, also one that was asked of the server before.
+    // Earlier writes may be lost: the next fsync says so, once, also one that was asked of the server before.
     assert_eq!(syncs.join().expect("no panic").expect_err("it may be lost").raw_os_error(), Some(5));
     file.seek(SeekFrom::Start(0)).expect("seek");
     let mut text = String::new();
@@ -254,7 +254,7 @@ fn names_that_a_kernel_drops_before_they_are_removed_are_there_until_then() {
     let (asked, rest) = names.split_at(50);
     for name in asked {
         let open = File::open(b.join(name)).expect("it is there until now");
-        // What others know of it changes in other ways, too.
+        // Other nodes' knowledge of the file changes in other ways, too.
         fs::set_permissions(a.join(name), Permissions::from_mode(0o600)).expect("changed");
         assert_eq!(open.metadata().expect("open").mode() & 0o777, 0o600);
         fs::remove_file(a.join(name)).expect("removed");
@@ -342,7 +342,7 @@ impl Uplink for ToFar {
     }
 }
 
-/// What it does in a directory, or to the open file `file` there.
+/// A call on a directory, or on the open file `file` there.
 type LostCall = fn(&Path, &File) -> io::Result<()>;
 
 /// Calls whose answers are lost, each in a directory of its own, after what they need was made there.
@@ -439,7 +439,7 @@ fn what_was_executed_before_the_server_died_is_answered_and_not_executed_again()
     }
     assert_eq!(effects(&dir), all);
     assert_eq!(fs::read_to_string(dir.join("append/file")).expect("read"), "some\nmore\n");
-    // What comes now is new.
+    // Later calls are new ones.
     assert_eq!(
         fs::create_dir(dir.join("mkdir/new")).expect_err("it is there").kind(),
         ErrorKind::AlreadyExists

@@ -14,7 +14,7 @@ const ROWS: usize = 60;
 /// How often a row is tried.
 const TRIES: usize = 100;
 
-/// What `sqlite3` says of statements on a database; `None` if there is no such program.
+/// The output of `sqlite3` for statements on a database; `None` if there is no such program.
 fn sqlite(database: &Path, statements: &str) -> Option<Output> {
     let output =
         Command::new("sqlite3").args(["-cmd", ".timeout 2000"]).arg(database).arg(statements).output();

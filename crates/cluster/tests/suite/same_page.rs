@@ -24,7 +24,7 @@ const LINE: usize = 18;
 /// How far a mapping program counts without a time.
 const COUNT: usize = 400;
 
-/// What a program does.
+/// The work of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     /// It writes its share of the page.
@@ -36,7 +36,7 @@ enum Work {
     Lock,
 }
 
-/// What it has done: how often, and how long each write took, in microseconds.
+/// The finished work: how often, and how long each write took, in microseconds.
 struct Done {
     work: Work,
     number: usize,
@@ -55,7 +55,7 @@ fn write_often(end: Option<Instant>, count: usize, mut write: impl FnMut(usize))
     took
 }
 
-/// What program `number` writes into its share of a page at last, after so many writes.
+/// The last bytes that program `number` writes into its share of a page, after so many writes.
 fn share(number: usize, written: usize) -> [u8; SHARE] {
     [(number * 7 + written) as u8; SHARE]
 }

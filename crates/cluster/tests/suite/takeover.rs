@@ -84,7 +84,7 @@ fn a_host_that_takes_over_reads_what_is_open_and_nothing_that_a_kernel_only_know
     let (pair, in_memory) = take_over(pair, &dir);
     // The root, d, and of each open file one, though both have it.
     assert!(in_memory <= 4, "{in_memory} inodes");
-    // What nobody has looked for yet loses its name, or gets another one.
+    // Files that no node has looked up yet lose their names, or get others.
     fs::remove_file(root.join("d/2")).expect("it is there");
     fs::rename(root.join("d/3"), root.join("moved")).expect("it is there");
     fs::rename(root.join("d/4"), root.join("d/5")).expect("both are there");

@@ -24,7 +24,7 @@ impl Dlm {
         self.inner.status(false)
     }
 
-    /// The same as JSON, with what was counted.
+    /// The holders, waiters and resources of [`status_text`](Self::status_text) as JSON, and the counters.
     pub fn status_json(&self) -> String {
         self.inner.status(true)
     }

@@ -182,7 +182,7 @@ impl<E: Effects> Node<E> {
         self.to_master(shard, key, Body::Release { token, to: None, value: None, answer });
     }
 
-    /// The same of a grant that has come, perhaps from its last holder: the master hears of the value first from here.
+    /// Gives the master a grant back that has come, perhaps from its last holder: the master hears of the value first from here.
     fn send_back(&self, shard: &mut Shard, key: &Key, token: Token, value: Option<Value>) {
         self.to_master(shard, key, Body::Release { token, to: None, value, answer: None });
     }

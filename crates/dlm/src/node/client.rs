@@ -72,7 +72,7 @@ impl Want {
         Want { is_try: true, ..Want::new(mode) }
     }
 
-    /// The same for `party`.
+    /// This wish, by `party`.
     pub fn of(self, party: LockParty) -> Want {
         Want { party: Some(party), ..self }
     }

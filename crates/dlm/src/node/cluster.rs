@@ -302,7 +302,7 @@ mod tests {
     use sluice_membership::Registry;
     use sluice_sync::Mutex;
 
-    /// What is resigned.
+    /// The shards that are resigned.
     struct Resigned(Mutex<Vec<ShardId>>);
 
     impl Effects for Resigned {

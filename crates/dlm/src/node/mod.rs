@@ -76,10 +76,11 @@ pub trait Effects: Send + Sync {
 /// The members that become masters of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Masters {
-    /// Each member of some: for members that stay. One that comes takes its part over.
+    /// Each member is master of some shards: for members that stay. A new member takes over its part.
     #[default]
     Spread,
-    /// The member that joined first, of all: for members that come and go. One that comes changes nothing for the others.
+    /// The member that joined first is master of all shards: for members that come and go. A new member changes nothing for the
+    /// others.
     Oldest,
 }
 

@@ -285,7 +285,7 @@ fn nobody_reads_a_value_before_its_master_has_heard_of_it() {
     cluster.deliver_from(2);
     let reader = cluster.ask(0, &key("a"), &Want::new(Mode::Pr));
     cluster.deliver_from(0);
-    // What the holder tells the master is late.
+    // The holder's message to the master is late.
     let late = cluster.nodes[1].effects().0.lock().unwrap().pop_back();
     cluster.deliver();
     let held = cluster.end(2, next).expect("handed over");

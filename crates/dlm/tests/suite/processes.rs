@@ -1,6 +1,6 @@
 //! Processes: nodes of their own that fight for one lock, killed, or frozen for longer than their lease.
 //!
-//! What the lock protects is a *journal*: a file that takes a line only with a fencing token that is not less than the last one
+//! The lock protects a *journal*: a file that takes a line only with a fencing token that is not less than the last one
 //! it took, as a store does. Excluded from each other are holders whose lines it takes: between the `in` of one and its `out` there
 //! is no line of another, unless the first one never came to its `out`.
 
@@ -59,9 +59,9 @@ fn a_node_that_another_test_has_started() {
     let dir = PathBuf::from(dir);
     let journal = dir.join("journal");
     let parent = rustix::process::getppid();
-    // One that was left behind ends.
+    // An orphaned process ends.
     while rustix::process::getppid() == parent {
-        // One whose lease is over comes back as another member.
+        // A node whose lease is over comes back as another member.
         let membership = Etcd::connect(
             &EtcdAccess { endpoints: vec![etcd.to_owned()], ..EtcdAccess::default() },
             "processes",
@@ -90,7 +90,7 @@ fn take_turns(dlm: &Dlm, journal: &Path, parent: Option<Pid>) {
     while rustix::process::getppid() == parent
         && let Ok(guard) = dlm.lock_wait(&key, &Want::new(Mode::Ex), None)
     {
-        // One that is no longer valid may still try: the journal refuses it.
+        // A holder that is no longer valid may still try: the journal refuses it.
         let Some(token) = guard.token() else { continue };
         if write(journal, token, "in").expect("a file") {
             std::thread::sleep(Duration::from_millis(1));

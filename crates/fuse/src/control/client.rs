@@ -250,7 +250,7 @@ pub(super) fn order_at(dir: &Path, order: &str) -> io::Result<Option<Vec<u8>>> {
     order_of(device_of(dir)?, &format!("{}{order}", workspace::around(dir)?))
 }
 
-/// As [`order_at`], of the mount with this device number.
+/// The answer to `order` of the server of the mount with this device number; else like [`order_at`].
 pub(super) fn order_of(device: (u32, u32), order: &str) -> io::Result<Option<Vec<u8>>> {
     ask(device, order.as_bytes(), None)?.map(unwrap).transpose()
 }

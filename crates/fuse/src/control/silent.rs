@@ -8,8 +8,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use std::fs;
 use std::path::Path;
 
-/// What is seen of the server of the mount that holds `path`: its process, the state of that, and how many requests wait. None if
-/// nothing is. No file of a mount is touched.
+/// The visible state of the server of the mount that holds `path`: its process, that process's state, and how many requests wait.
+/// None if nothing can be seen. No file of a mount is touched.
 pub fn silent_server(path: &Path) -> Option<String> {
     let path = std::path::absolute(path).ok()?;
     let mounts = mountinfo::read().ok()?;

@@ -164,7 +164,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether this kernel may map a file that it has opened. Of several one may.
+    /// Whether this kernel may map a file that it has opened. Only one of several kernels may.
     pub fn may_map(&self, inode: &InodeRef) -> bool {
         self.coherence.get().is_none_or(|coherence| coherence.claim_mapping(inode.ino()))
     }

@@ -214,7 +214,7 @@ impl HeldWorker {
             return;
         }
         if matches!(header.opcode, opcode::FSYNC | opcode::FSYNCDIR) {
-            // What this worker noted before is durable.
+            // Changes that this worker noted before are durable.
             self.noted = 0;
             return;
         }

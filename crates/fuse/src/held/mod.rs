@@ -63,7 +63,7 @@ impl Connection {
         self.held.get().is_some_and(|held| held.lost.tell(header.nodeid, header.pid))
     }
 
-    /// As [`serve`](Self::serve), for a worker of a held mount.
+    /// Serves a request, as [`serve`](Self::serve) does, for a worker of a held mount.
     pub(crate) fn serve_held(&self, message: &[u8], reply: &mut Reply, worker: &mut HeldWorker) {
         let (Some(held), Ok((header, body))) = (self.held.get(), InHeader::read_from_prefix(message)) else {
             return self.serve(message, reply);

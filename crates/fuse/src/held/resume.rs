@@ -50,7 +50,7 @@ impl HeldMount {
     }
 }
 
-/// What a server must know of a mount.
+/// The facts that a server needs to resume a mount.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct MountState {
     form: u32,

@@ -1,4 +1,4 @@
-//! What the kernel keeps, what it must forget, and how many messages that takes.
+//! The kernel's caches: the entries that it keeps, those that it must forget, and how many messages that takes.
 
 use crate::harness::{Fixture, eventually};
 use rustix::fs::{Mode, OFlags};

@@ -1,4 +1,4 @@
-//! What the kernel leaves to a FUSE server: flags of files, idmapped mounts, access times, statfs.
+//! Duties that the kernel leaves to a FUSE server: flags of files, idmapped mounts, access times, statfs.
 
 use crate::harness::{Fixture, LOCK_MODES, Peer, fresh_dir, options_of_ours, skipped};
 use rustix::fs::{AtFlags, CWD, IFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags};
@@ -26,7 +26,7 @@ fn set_times(path: &Path, nsec: rustix::fs::Nsecs) -> io::Result<()> {
     )?)
 }
 
-/// What may be tried in a directory that holds the file `f` with three bytes, and `h`.
+/// A call to try in a directory that holds the file `f` with three bytes, and `h`.
 type Attempt = fn(&Path) -> io::Result<()>;
 
 const ON_FILE: [(&str, Attempt); 12] = [
@@ -279,8 +279,9 @@ fn a_mount_can_be_idmapped() {
     }
 }
 
-/// What programs make in a directory, by its name and what `stat` shows of it, or the error: as root, whom an idmapped mount does
-/// not map, and as user 2000, whom it does, with a umask, in a directory with the set-group-ID bit, and in one with a default ACL.
+/// The files that programs make in a directory, by name and as `stat` shows them, or the error: as root, whom an idmapped mount
+/// does not map, and as user 2000, whom it does, with a umask, in a directory with the set-group-ID bit, and in one with a
+/// default ACL.
 fn made_in(dir: &Path) -> Vec<String> {
     use rustix::fs::{FileType, Mode, OFlags};
     let attempt = |what: &str, outcome: rustix::io::Result<()>| format!("{what}: {outcome:?}");

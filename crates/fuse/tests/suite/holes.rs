@@ -183,7 +183,7 @@ fn readers_in_process_see_what_was_stored_through_a_mapping() {
     in_each_mode(|mapped| {
         let fs_in_process = mapped.fixture.fs.clone();
         let mut byte = [0];
-        // Of a page that is data already, too: each store is newer than what was handed down before.
+        // Also in a page that is data already: each store is newer than the bytes that were handed down before.
         for next in ['h', 'i', 'h'] {
             mapped.store(AT, next);
             in_process(mapped, |user, fd| assert_eq!(user.pread(fd, &mut byte, AT as i64), Ok(1)));
@@ -242,7 +242,7 @@ fn changes_in_process_keep_what_was_stored_beside_them() {
         in_process(mapped, |user, fd| user.ftruncate(fd, AT as i64 + 2).expect("it is open"));
         assert_eq!(mapped.fixture.fs.read("/f").expect("it is there")[AT as usize..], *b"hi");
         in_process(mapped, |user, fd| user.ftruncate(fd, SIZE as i64).expect("it is open"));
-        // What was cut off does not come back, and what the kernel had stays.
+        // Bytes that were cut off do not come back, and the kernel's other bytes stay.
         assert_eq!((mapped.load(AT + 1), mapped.load(AT + 9)), ("i".into(), "0".into()));
         mapped.store(AT + 2 * PAGE, 'x');
         mapped.store(AT + 3 * PAGE, 'y');

@@ -66,7 +66,7 @@ fn holder(kind: &str, place: &Place<'_>) -> Option<Peer> {
     Some(peer)
 }
 
-/// What another process is told that asks for the lock now.
+/// The answer to another process that asks for the lock now.
 fn try_lock(kind: &str, place: &Place<'_>) -> String {
     let peer = Peer::start(&[kind, &place.path, "ex", "try"]).expect("the first peer ran");
     peer.finish().split_once('\n').expect("two lines").1.to_string()
@@ -104,7 +104,7 @@ fn go(kind: &str, way: &str, place: &Place<'_>) -> Option<(String, String)> {
 
 #[test]
 fn an_owner_that_goes_while_it_waits_leaves_no_lock() {
-    // What tmpfs says.
+    // The answers of tmpfs.
     let expected = |kind: &str, way: &str| match (kind, way) {
         ("posix", "close" | "dup2") => ("error EBADF", "held"),
         (_, "close" | "dup2") => ("held", "held"),
@@ -188,7 +188,7 @@ fn an_aborted_connection_ends_waits_and_leaves_no_lock() {
             waiter.finish();
             holder.finish();
             mount.wait();
-            // What is aborted stays in the tree, dead, until somebody takes it out.
+            // An aborted mount stays in the tree, dead, until somebody takes it out.
             rustix::mount::unmount(fixture.dir(), UnmountFlags::DETACH).expect("root may");
         });
     }

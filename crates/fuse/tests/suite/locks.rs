@@ -210,7 +210,7 @@ fn all_locks_can_be_read_from_a_file_of_the_mount() {
     assert!(lines[1].starts_with("1: -> POSIX  ADVISORY  WRITE ") && lines[1].ends_with(" 0 9"), "{text}");
     holder.finish();
     waiter.finish();
-    // What was opened stays as it was; a new open sees the locks of now.
+    // An opened table stays as it was; a new open sees the locks of now.
     let mut again = [0; 2];
     open.read_exact_at(&mut again, text.len() as u64 - 2).expect("it is readable");
     assert_eq!(&again, b"9\n");

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// What is counted. FORGET is not: it comes when the kernel finds time.
+/// The messages that are counted. FORGET is not: it comes when the kernel finds time.
 const KINDS: [(u32, &str); 22] = [
     (opcode::LOOKUP, "LOOKUP"),
     (opcode::GETATTR, "GETATTR"),
@@ -48,7 +48,7 @@ fn counts(mount: &Mount) -> Counts {
     KINDS.iter().map(|&(kind, name)| (name, mount.requests(kind))).collect()
 }
 
-/// What `body` makes the kernel send.
+/// The messages that `body` makes the kernel send.
 fn sent(mount: &Mount, body: &dyn Fn()) -> Counts {
     let before = counts(mount);
     body();

@@ -23,7 +23,7 @@ impl Drop for OnTmpfs {
     }
 }
 
-/// What each call did in `dir`, a line each.
+/// The result of each call in `dir`, a line each.
 fn outcomes(program: &Path, dir: &Path) -> Vec<String> {
     let output = Command::new(program).arg(dir).output().expect("the compiled program runs");
     let text = String::from_utf8(output.stdout).expect("it prints ASCII");

@@ -33,7 +33,7 @@ pub(super) enum From {
     End,
 }
 
-/// What to do to a lock.
+/// The operation on a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lock {
     Shared,

@@ -91,7 +91,7 @@ pub(super) const TREE: &[Call] = &[
     Call::Close(0),
 ];
 
-/// What each process opens: descriptors 0 to 6.
+/// The files that each process opens: descriptors 0 to 6.
 pub(super) const DESCRIPTORS: &[Call] = &[
     Call::Open("/d/f", WRITE),
     Call::Open("/d/f", WRITE),
@@ -289,7 +289,7 @@ pub(super) struct Case {
 
 /// The model's prediction for a case, in either order of its calls.
 pub(super) struct Expected {
-    /// What they answer.
+    /// The answers of the calls.
     pub(super) outcomes: [ModelOutcome; 2],
     /// How they leave the world.
     pub(super) after: World,
@@ -315,7 +315,7 @@ impl Worlds {
         Expected { outcomes, after }
     }
 
-    /// What the model says of `case`.
+    /// The model's prediction for `case`, in the order of its calls.
     pub(super) fn expected(&self, case: &Case) -> Expected {
         self.perform(case, false)
     }

@@ -56,11 +56,11 @@ impl Recorded {
     }
 }
 
-/// What a run did.
+/// The calls of a run.
 pub(super) struct History {
     /// By CPU, and by time on each.
     pub(super) calls: Vec<Recorded>,
-    /// What the calls left behind.
+    /// The stage after the calls.
     pub(super) stage: Stage,
 }
 

@@ -49,7 +49,7 @@ pub(super) fn is_linearizable(
     Search { steps, instants, is_left, seen: BTreeMap::new() }.succeeds(&progress, before)
 }
 
-/// What happens at one instant.
+/// An event at one instant.
 struct Step<'h> {
     /// Which call of the history it belongs to.
     number: usize,
@@ -168,7 +168,7 @@ impl Search<'_> {
             }
             _ => {}
         }
-        // Objects are numbered by the call that makes them, so that numbers are the same in each order.
+        // The number of an object comes from the call that makes it, so each order gives the same numbers.
         let outcome = after.perform(number + 1, recorded.process, &recorded.call);
         let mut reached = Vec::new();
         if self.instants == Instants::Several {

@@ -8,13 +8,13 @@ use super::world::{Actor, Body, FileNode, Holders, Id, MountedFile, Open, ROOT_M
 use sluice_vfs_sim::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a call answers.
+/// The answer of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     Done,
     /// A descriptor, an offset, how much was written.
     Number(i64),
-    /// What each block read is filled with.
+    /// The value that fills each block read.
     Data(Vec<u8>),
     Stat(Stat),
     Text(&'static str),
@@ -25,7 +25,7 @@ pub(super) enum Value {
     Part(usize, BTreeMap<&'static str, Id>),
 }
 
-/// What `stat` tells, but for times.
+/// The attributes of `stat`, except times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stat {
     pub(super) inode: Id,

@@ -8,13 +8,13 @@ struct Known {
     calls: &'static [&'static str],
     /// The type that the line belongs to, or the beginning of the place in the source.
     owner: &'static str,
-    /// What the name of the field begins with.
+    /// The beginning of the field's name.
     field: &'static str,
     /// The reason, for a person.
     why: &'static str,
 }
 
-/// Accepted conflicts. What is not listed is a finding.
+/// Accepted conflicts. Any other conflict is a finding.
 const KNOWN: &[Known] = &[
     Known {
         calls: &["mount", "umount", "bind"],

@@ -29,7 +29,7 @@ struct LineInConflict {
     reason: Option<&'static str>,
 }
 
-/// What all cases showed. All of it is *simulated*.
+/// The findings of all cases. All of it is *simulated*.
 #[derive(Default)]
 pub struct Report {
     pairs: BTreeMap<[&'static str; 2], PairCounts>,

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// CPU 0 sets up, 1 and 2 call.
 const CPUS: usize = 3;
 
-/// What a case showed.
+/// The findings of a case.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Finding {
     /// The lines in conflict, by name.
@@ -22,7 +22,7 @@ pub(super) struct Finding {
     pub(super) differences: Vec<String>,
 }
 
-/// What a line in conflict is called.
+/// The name of a line in conflict.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LineName {
     /// The object and where in it the line begins; or where in the source the line is written.

@@ -244,7 +244,7 @@ pub(super) enum CallAnswer {
     Names(Vec<String>),
 }
 
-/// What `stat` told.
+/// The attributes that `stat` returned.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     kind: Option<ModelKind>,

@@ -2,7 +2,7 @@
 //!
 //! Two worlds are equal when no program could tell them apart. So an object's number depends on its maker and not on
 //! time: inodes, open files and mounts that one of two calls makes have the same number in either order. Times are left
-//! out: within a tick of the clock nobody can tell. What nobody can reach is gone.
+//! out: within a tick of the clock nobody can tell. Unreachable objects are gone.
 
 use sluice_vfs_sim::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,10 +21,10 @@ pub(super) const ROOT_MOUNT: Id = 0;
 /// The symbolic links that one walk follows.
 const LINKS_MAX: usize = 40;
 
-/// What an inode holds.
+/// The contents of an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Body {
-    /// What each block is filled with.
+    /// The value that fills each block.
     File(Vec<u8>),
     /// Names, and the directory above.
     Directory(BTreeMap<&'static str, Id>, Id),

@@ -11,7 +11,7 @@ use std::fmt;
 /// How many places are named.
 const NAMED_MAX: usize = 4;
 
-/// What an operation takes longer. *Simulated*, in cycles.
+/// The time that an operation takes longer. *Simulated*, in cycles.
 pub(super) struct Loss<'a> {
     cycles: f64,
     /// Where CPUs wait longer for lines than one alone does, and by how many cycles; the most first.

@@ -10,7 +10,7 @@ use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Barrier, CachePadded, cpu, thread};
 use std::hint::black_box;
 
-/// What one run has shown.
+/// The results of one run.
 pub struct NativeRun {
     /// Operations of each thread.
     pub(crate) ops: Vec<u64>,
@@ -57,7 +57,7 @@ pub(crate) fn contend(cpus: usize, time: Duration, round: impl Fn() + Sync) -> R
     contend_as((cpus, cpus), time, |_| round())
 }
 
-/// As [`contend`], on `tasks` threads in turn on these CPUs; `round` is told which thread it is.
+/// Contends on `tasks` threads in turn on these CPUs; `round` gets the number of its thread. Else like [`contend`].
 ///
 /// # Errors
 /// Errors of [`contend`].

@@ -41,7 +41,7 @@ const OPS_ON_NAMES: &[&str] = &[
 /// The operations on lists, where an operation reads about a thousand names.
 const LISTS: u64 = 20;
 const OPS_ON_LISTS: &[&str] = &["readdir", "MRDL", "MRDM"];
-/// What is done over a store, too.
+/// The workloads that also run over a store.
 const OVER_A_STORE: &[&str] = &["fsmark", "creat-unlink"];
 /// The share of its rate that a CPU should keep.
 const WANTED: f64 = 0.9;
@@ -72,7 +72,7 @@ fn judged() -> impl Iterator<Item = (&'static str, u64)> {
     of(OPS_ON_NAMES, OPS).chain(of(OPS_ON_LISTS, LISTS))
 }
 
-/// What is to be run.
+/// The loads to run.
 pub(super) fn loads() -> impl Iterator<Item = Load> {
     let in_memory = MACHINES.iter().flat_map(|&(machine, cpus)| {
         judged().map(move |(workload, ops)| Load { workload, machine, on: On::Ram, cpus, ops })
@@ -85,7 +85,7 @@ fn over_a_store() -> impl Iterator<Item = Load> {
     OVER_A_STORE.iter().map(move |&workload| Load { workload, machine, on: On::Store, cpus, ops: OPS })
 }
 
-/// What is seen of all loads.
+/// The verdicts on all loads.
 pub(super) fn verdicts(curves: &Curves<'_>) -> Vec<Verdict> {
     loads().map(|load| verdict(curves, &load)).collect()
 }

@@ -7,7 +7,7 @@ use sluice_machine::{Cpu, Machine, Report};
 use sluice_sync_sim::CachePadded;
 use std::cell::Cell;
 
-/// What every CPU does again and again. Times are in cycles of the machine.
+/// The work that every CPU repeats. Times are in cycles of the machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// Computing inside the critical section.

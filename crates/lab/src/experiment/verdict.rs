@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// One claim, checked.
 pub struct Verdict {
-    /// What the source said, with its figures.
+    /// The claim of the source, with its figures.
     pub source: String,
     /// The observation here, and the kind of its figures.
     pub seen: String,

@@ -2,8 +2,8 @@
 //! should do in proportion to the CPUs ([`scaling`]).
 //!
 //! *before* and *source* are models (see [`vfs_2009`](crate::history::vfs_2009)) with the cost of their time; *ours* is
-//! the library itself on the simulated machine, which charges what is shared and not what is computed. So each is
-//! compared only with itself at one CPU. The models run on this computer too, from the same source.
+//! the library itself on the simulated machine, which charges what is shared and not what is computed. Each
+//! design counts relative to its own rate on one CPU. The models run on this computer too, from the same source.
 
 use super::curves::Curves;
 use super::library;
@@ -36,7 +36,7 @@ const DESIGNS: &[(&str, Design)] = &[("before", Design::Before), ("source", Desi
 
 type HostOperation = fn(&on_host::vfs_2009::Vfs2009, &on_host::Cpu);
 
-/// The same on this computer.
+/// The models on this computer.
 const HOST_MODELS: &[(&str, HostOperation, bool)] = &[
     ("open-close", on_host::vfs_2009::Vfs2009::open_close, false),
     ("creat-unlink", on_host::vfs_2009::Vfs2009::create_unlink, false),

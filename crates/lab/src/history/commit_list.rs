@@ -35,7 +35,7 @@ struct List<R> {
     lines: [Line; LINES], // protected by the lock
 }
 
-/// What one line holds.
+/// The contents of the first line.
 #[derive(Default)]
 struct Top<R> {
     lock: R,
@@ -108,7 +108,7 @@ impl<R: RawSpinLock> CommitPath<R> {
     }
 }
 
-/// What a CPU does between two commits.
+/// The work of a CPU between two commits.
 pub fn create_or_remove(cpu: &Cpu) {
     cpu.work(OUTSIDE / 2 + cpu.random(OUTSIDE));
 }

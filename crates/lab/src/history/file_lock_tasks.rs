@@ -72,9 +72,9 @@ struct Mailbox {
     asleep: CachePadded<AtomicU32>,
 }
 
-/// What a run has shown.
+/// The results of a run.
 pub struct Run {
-    /// What the machine says.
+    /// The report of the machine.
     pub report: Report,
     /// Operations (a lock and its unlock) per second at the machine's clock, after the warm-up.
     pub ops_per_s: f64,

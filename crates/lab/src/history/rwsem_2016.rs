@@ -28,7 +28,7 @@ const WAITING: u32 = 1 << 1;
 const READER: u32 = 1 << 2;
 const ACTIVE: u32 = !WAITING;
 
-/// What a state is made as.
+/// The initial states.
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 

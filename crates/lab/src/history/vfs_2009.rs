@@ -19,7 +19,7 @@ use super::{Cpu, Line};
 
 /// Computing between the locks of an open with its close, in cycles.
 const OPEN_CLOSE_REST: u64 = 8_000;
-/// The same of a create with its unlink, without the open and the close in it.
+/// Computing between the locks of a create with its unlink, without the open and the close in it.
 const CREATE_UNLINK_REST: u64 = 13_000;
 /// Computing under a lock.
 const INSIDE: u64 = 60;

@@ -17,7 +17,7 @@ pub(super) struct Series {
     pub(super) points: Vec<Point>,
 }
 
-/// What tells a curve from others.
+/// The marks that tell a curve from others.
 #[derive(Clone, Copy)]
 pub(super) struct CurveStyle {
     /// One of [`COLOURS`], and the class of the style sheet that has it.

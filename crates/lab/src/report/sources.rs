@@ -21,7 +21,7 @@ struct Source {
 
 /// The one figure of a discussion that says most.
 struct Headline {
-    /// What it claimed, with its own figures.
+    /// The claim, with the source's own figures.
     claim: &'static str,
     /// The work of the workload, as the beginning of a sentence.
     doing: &'static str,
@@ -120,7 +120,7 @@ const SOURCES: &[Source] = &[
 /// Runs every experiment that is there, and makes the page.
 ///
 /// # Errors
-/// Those of the experiments, and of drawing.
+/// Errors of the experiments, and of drawing.
 pub fn of_sources(listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<String> {
     let mut chapters = Vec::new();
     for source in SOURCES {
@@ -167,7 +167,7 @@ fn page(chapters: &[Chapter]) -> Result<String> {
     Ok(page.finish())
 }
 
-/// What the rows show of a headline.
+/// The figures of the rows for a headline.
 struct HeadlineRow<'a> {
     headline: &'a Headline,
     cpus: usize,

@@ -29,7 +29,7 @@ impl Library {
         Library::within(Fs::with_superblock(Superblock::new(Library::options())), "/")
     }
 
-    /// Of a file system that belongs to the user who runs the program.
+    /// Options of a file system that belongs to the user who runs the program.
     pub fn options() -> Options {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();

@@ -49,7 +49,7 @@ const HOT_LINES: usize = 5;
 /// One run of `workload` on `cpus` CPUs of `machine`, a task for each, `ops` operations of each counted.
 ///
 /// # Errors
-/// Those of the calls, a wrong result, and what keeps the machine from ending.
+/// Errors of the calls, a wrong result, and a fault that keeps the machine from ending.
 pub fn simulated_run(
     machine: &Machine,
     on: On,
@@ -58,7 +58,8 @@ pub fn simulated_run(
     ops: u64,
     corpus: &Arc<Corpus>,
 ) -> Result<Outcome> {
-    // What an earlier run has left would be met by this one: a CPU that counts no more is waited for, a reader looked at.
+    // Without a new host this run would meet the rest of an earlier one: a CPU that counts no more is waited for, a reader looked
+    // at.
     Host::renew();
     let superblock = machine.prepare(cpus, || on.superblock(Library::options()));
     let superblock = superblock.map_err(|error| Failure::Failed(error.to_string()))?;
@@ -122,7 +123,7 @@ struct TaskOnCpu {
     part: Part,
 }
 
-/// What a CPU has counted. Times are in cycles.
+/// The counts of a CPU. Times are in cycles.
 #[derive(Default)]
 struct Part {
     cycles: u64,
@@ -223,7 +224,7 @@ fn outcome(seats: &[RefCell<TaskOnCpu>], report: &Report) -> Outcome {
     Outcome { latency_ns, idle: Some(report.idle()), hottest, places, ..Outcome::new(ops, ops_per_s) }
 }
 
-/// What lies in the line; where nobody has labelled it, the two costliest places in the source that missed on it.
+/// The labels of the line; without one, the two costliest places in the source that missed on it.
 fn name_of(line: &sluice_machine::HotLine) -> String {
     if !line.labels.is_empty() {
         return line.labels.join(", ");

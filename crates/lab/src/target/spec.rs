@@ -156,7 +156,7 @@ impl Target for OwnStore {
 
 impl Drop for OwnStore {
     fn drop(&mut self) {
-        // What was measured was measured.
+        // A failed removal does not void the measurement.
         let _ = self.fs.remove_dir_all(&self.dir);
         let _ = self.fs.superblock().close();
     }

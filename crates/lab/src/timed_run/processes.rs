@@ -56,7 +56,7 @@ pub(super) struct Processes {
 struct TaskProcess {
     child: Child,
     says: BufReader<ChildStdout>,
-    /// What it said in place of being ready.
+    /// Its error in place of being ready.
     refusal: Option<String>,
 }
 
@@ -108,7 +108,7 @@ impl TaskProcess {
         Pid::from_raw(self.child.id().cast_signed()).filter(|_| running)
     }
 
-    /// What it has done. Its process has ended after this.
+    /// The part that the process has done. The process has ended after this.
     fn part(&mut self) -> Result<Part> {
         let line = if let Some(line) = self.refusal.take() { line } else { self.line()? };
         let status = self.child.wait()?;

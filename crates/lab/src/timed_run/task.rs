@@ -22,7 +22,7 @@ const LOOK_EVERY: u64 = 16;
 const TIMED_PART: u32 = 16;
 const TIMED_MAX: Duration = Duration::from_millis(100);
 
-/// What one task has done.
+/// The work that one task has done.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) ops: u64,
@@ -76,7 +76,7 @@ impl Begun {
         Begun { context_switches, time, at: Instant::now() }
     }
 
-    /// What the task has done by now.
+    /// The part that the task has done by now.
     fn ending(&self, ops: u64, in_passes: Duration) -> Part {
         let end = machine::monotonic();
         let switches = self.context_switches.zip(machine::context_switches());
@@ -235,7 +235,7 @@ impl ReadyTask<'_> {
                 part.timed_ops_per_s = rate(ops, now - start);
                 return Ok(());
             }
-            // What recording took is nobody's latency.
+            // Time for recording is nobody's latency.
             before = Instant::now();
         }
     }

@@ -50,7 +50,7 @@ pub(super) fn with_crew<T>(
         match tasks.context(|| format!("{} threads; give fewer --tasks", setting.tasks)) {
             Ok(tasks) => conduct(Threads { start: Some(start), stop, ready, tasks }),
             Err(failure) => {
-                // Those that are there wait for a start.
+                // Started threads wait for this.
                 drop(start);
                 Err(failure)
             }
@@ -60,7 +60,7 @@ pub(super) fn with_crew<T>(
 
 impl Crew for Threads<'_, '_> {
     fn ready(&mut self) -> Result<Vec<u32>> {
-        // One that panics says nothing.
+        // A thread that panics says nothing.
         let said: Vec<_> = self.ready.iter().collect();
         if said.len() < self.tasks.len() || said.iter().any(|&(_, prepared)| !prepared) {
             self.stop();

@@ -9,7 +9,7 @@ use sluice_vfs::Errno;
 /// Blocks that a task goes through in turn, where it does not stay at one.
 pub(super) const MANY: usize = 256;
 
-/// What is done with each block.
+/// The operation on each block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     Read,
@@ -32,9 +32,9 @@ pub(super) enum Position {
 /// The owner of the blocks in a shared file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Blocks {
-    /// Those of one task alone.
+    /// Each task has blocks of its own.
     Private,
-    /// The same for all tasks.
+    /// All tasks use the same blocks.
     Common,
 }
 

@@ -48,7 +48,7 @@ impl Task for LeaseLoop {
         Ok(true)
     }
 
-    /// What was taken can be given up, once.
+    /// A lease can be given up, once.
     fn verify(&mut self, calls: &mut dyn Calls, _: &dyn Target) -> Result<()> {
         let file = self.file()?;
         calls.lease(file, true)?;

@@ -44,7 +44,7 @@ impl Spot {
         written
     }
 
-    /// As [`make`](Self::make), empty and left open.
+    /// Makes the file, as [`make`](Self::make) does, but empty, and leaves it open.
     pub(super) fn open_new(&self, calls: &mut dyn Calls) -> CallResult<Handle> {
         calls.open(&self.path, if self.shared { Open::Create(0o600) } else { Open::New(0o600) })
     }

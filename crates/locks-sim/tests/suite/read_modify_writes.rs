@@ -6,7 +6,7 @@ use sluice_machine::{Kind as Access, Machine, TraceEntry};
 /// More accesses than any of the activities makes.
 const ENTRIES: usize = 1_000;
 
-/// What `pair` reads, modifies and writes in one step when nobody else uses the file and it was done before.
+/// The read-modify-writes of `pair` when nobody else uses the file and it was done before.
 fn read_modify_writes(options: DomainOptions, pair: impl Fn(&FileLocks)) -> Vec<TraceEntry> {
     let machine = Machine::named("uma-2").trace(ENTRIES);
     let file = machine.prepare(1, || FileLocks::new(&LockDomain::new(options), 0, 1));

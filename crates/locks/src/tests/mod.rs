@@ -33,7 +33,7 @@ impl Log {
         Box::new(move |outcome| log.lock().push((key, outcome)))
     }
 
-    /// What has run since the last call.
+    /// Takes the events since the last call.
     fn take(&self) -> Vec<Event> {
         std::mem::take(&mut self.0.lock())
     }

@@ -200,10 +200,10 @@ impl Model {
         Ok(false)
     }
 
-    /// What happens to the waiters of a space after it changed, by granting `first` if anything.
+    /// The events of waiters after a change of their space, by granting `first` if anything.
     fn settle(&mut self, at: usize, first: Option<Want>) -> Vec<Event> {
         let mut events = Vec::new();
-        // Those that may have closed a cycle: of processes that wait for something else.
+        // Grants that may have closed a cycle: to processes that wait for something else.
         let mut grants: Vec<_> = first.into_iter().filter(|want| self.waits(want.owner)).collect();
         while let Some(next) = {
             let space = &self.spaces[at];
@@ -217,7 +217,7 @@ impl Model {
         if !self.options.deadlock_detection {
             return events;
         }
-        // Of the requests that now wait for another's new lock, oldest first, each that so waits for itself is a victim.
+        // A request that waits for another's new lock is a victim if it so waits for itself, oldest first.
         for grant in grants {
             for (key, want) in self.spaces[at].waiters.clone() {
                 if want.meets(&grant)
@@ -256,7 +256,7 @@ fn pid(owner: Owner) -> i32 {
     }
 }
 
-/// What the listing of a file must contain: (flock?, kind, pid, range, range of the blocker), in order.
+/// A line that the listing of a file must contain: (flock?, kind, pid, range, range of the blocker), in order.
 type Line = (bool, Kind, i32, Range, Option<(i32, Range)>);
 
 fn model_lines(model: &Model, file: usize) -> Vec<Line> {

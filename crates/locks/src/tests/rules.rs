@@ -20,7 +20,7 @@ fn ticket(submitted: Result<Submitted, LockError>) -> Ticket {
     }
 }
 
-/// What `owner` holds: (kind, start, end, pid).
+/// The locks of `owner`: (kind, start, end, pid).
 fn held(file: &FileLocks, owner: Owner) -> Vec<(Kind, u64, u64, i32)> {
     let mut found = Vec::new();
     let mut from = 0;

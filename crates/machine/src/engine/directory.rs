@@ -8,7 +8,7 @@ use super::line::{Line, LineTransfer, NOBODY};
 use super::{Doing, Engine, EngineStep};
 use crate::spec::Kind;
 
-/// What a CPU waits for at a directory.
+/// The access for which a CPU waits at a directory.
 #[derive(Clone, Copy)]
 pub(crate) struct DirectoryRequest {
     line: u32,

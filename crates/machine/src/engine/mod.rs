@@ -52,7 +52,7 @@ use crate::spec::{Costs, Kind, RunOptions, Spec};
 use crate::trace::Ring;
 use crate::watch::Watch;
 
-/// What the calling coroutine has to do next.
+/// The next step of the calling coroutine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EngineStep {
@@ -62,7 +62,7 @@ pub(crate) enum EngineStep {
     Again,
 }
 
-/// What a CPU is doing.
+/// The state of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
     /// Running, or due to run.
@@ -147,7 +147,7 @@ pub(crate) struct CpuState {
     waits_on: Window,
     /// Where the program waits or waited last.
     waits_at: &'static Location<'static>,
-    /// What it waits for at a directory.
+    /// The access that waits at a directory.
     request: Option<DirectoryRequest>,
     /// Interrupts that came meanwhile, in cycles.
     interrupted: u64,

@@ -15,7 +15,7 @@ use std::panic::Location;
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// What was waited for happened.
+    /// The awaited change happened.
     Change,
     /// The time was up.
     Deadline,

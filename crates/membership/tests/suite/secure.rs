@@ -23,7 +23,7 @@ fn what_is_sent_in_records_of_any_size_arrives_whole_however_it_is_read() {
             secure.write_all(now).expect("written");
             rest = later;
         }
-        // One that is dropped now could take with it what is on its way.
+        // A connection that is dropped now could lose bytes that are on their way.
         secure
     });
     let secure = Secure::accept(listener.accept().expect("called").0, server).expect("believed");

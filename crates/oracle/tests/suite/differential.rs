@@ -30,7 +30,7 @@ fn calls_on_a_store_agree_with_tmpfs_and_it_shows_the_same_when_it_is_opened_aga
     prove("on a store", ON_A_STORE, Path::new(FAILURES), &mut subject);
 }
 
-/// What differs between two tmpfs is chance, and must not be compared.
+/// A difference between two tmpfs is chance, and must not be compared.
 #[test]
 fn tmpfs_agrees_with_itself() {
     prove("tmpfs itself", TMPFS_ITSELF, Path::new(FAILURES), &mut tmpfs());

@@ -17,7 +17,7 @@ const HANG: Duration = Duration::from_secs(600);
 const MOUNTED: usize = 50_000;
 /// Set in a child process: the directory that it is to mount on and serve, with the kernel collecting writes.
 const SERVE: &str = "SLUICE_ORACLE_TEST_SERVE";
-/// What such a child says when its mount works.
+/// The line that such a child prints when its mount works.
 const SERVING: &str = "serving";
 
 fn skipped(reason: &str) {
@@ -119,7 +119,7 @@ fn a_mount_whose_kernel_collects_writes_agrees_with_tmpfs() {
         .spawn()
         .expect("this program starts");
     let mut said = BufReader::new(server.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
-    // What the runner of the tests says comes before. Dropped by a panic, the pipes end the server.
+    // The test runner's own lines come before. Dropped by a panic, the pipes end the server.
     let mounted = said.any(|line| line.ends_with(SERVING));
     if mounted {
         prove_on("mounted with writeback", &dir, false);

@@ -10,7 +10,7 @@ use sluice_oracle::view::{Outcome, Value};
 use sluice_vfs::Errno;
 use std::path::Path;
 
-/// What a liar does instead of a step, if anything.
+/// The outcome that a liar gives instead of a step, if it lies.
 type Lie = fn(&mut LibRun, &ProcessOp) -> Option<Outcome>;
 
 /// sluicefs with a defect.

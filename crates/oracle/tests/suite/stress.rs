@@ -17,7 +17,7 @@ const NAMES: [&str; 6] = ["c", "d", "e", "f", "g", "h"];
 /// Operations between two checks of the whole tree.
 const ROUND: u64 = 20_000;
 
-/// What goes wrong when names come and go. Anything else is a defect.
+/// Errors that come when names come and go. Anything else is a defect.
 const EXPECTED: &[Errno] = &[
     Errno::ENOENT,
     Errno::EEXIST,
@@ -35,7 +35,7 @@ const EXPECTED: &[Errno] = &[
     Errno::EACCES,
 ];
 
-/// What the threads share besides the file system.
+/// The state that the threads share besides the file system.
 struct Shared<'a> {
     fs: &'a Fs,
     /// How many threads think that they hold the one exclusive lock.

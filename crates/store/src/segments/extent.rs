@@ -100,7 +100,7 @@ fn nonce_of(common: &[u8; COMMON], block: usize) -> [u8; NONCE] {
 }
 
 impl Span {
-    /// See [`Extent::place`].
+    /// The place of its first byte: see [`Extent::place`].
     pub(crate) fn place(self) -> u64 {
         u64::from(self.segment) << 32 | u64::from(self.block)
     }
@@ -120,7 +120,7 @@ impl Span {
         self.block.saturating_add(self.blocks)
     }
 
-    /// The same blocks in as few spans as can be. The spans must not overlap.
+    /// The given blocks in as few spans as can be. The spans must not overlap.
     pub(crate) fn merged(mut spans: Vec<Span>) -> Vec<Span> {
         spans.sort_unstable();
         spans.dedup_by(|next, span| {
@@ -151,7 +151,7 @@ impl Extent {
         Extent { segment, block, len, stored: len, is_encrypted: true, proofs: data.proofs }
     }
 
-    /// The same, of bytes that are `len` compressed ones.
+    /// This extent with data that were `len` bytes long before compression.
     pub(crate) fn compressed_from(self, len: usize) -> Extent {
         Extent { len: len as u32, ..self }
     }

@@ -13,7 +13,7 @@ fn table(names: &[(u64, &[u8])]) -> Arc<NameTable<u64>> {
     table_in(Box::leak(Box::default()), names)
 }
 
-/// As [`table`], whose readers are those of `domain`.
+/// The table of [`table`], with readers of `domain`.
 fn table_in(domain: &'static Domain, names: &[(u64, &[u8])]) -> Arc<NameTable<u64>> {
     let table = Arc::new(NameTable::new(domain));
     names.iter().for_each(|(hash, name)| assert!(insert(&table, *hash, name)));
@@ -52,7 +52,7 @@ fn names_that_stay_are_listed_once_while_the_bucket_is_moved() {
     });
 }
 
-/// What `names` says in a table of two buckets, one for the hashes from [`HIGH`] on.
+/// A table of two buckets with these names, one bucket for the hashes from [`HIGH`] on.
 fn grown(names: &[(u64, &[u8])]) -> Arc<NameTable<u64>> {
     let table = table(names);
     assert!(table.grow());
@@ -161,14 +161,14 @@ fn names_are_counted_once_while_they_are_moved() {
     }
 }
 
-/// What a lookup of `name` says.
+/// The value that a lookup of `name` finds.
 fn value(table: &NameTable<u64>, (hash, name): (u64, &[u8])) -> Option<u64> {
     table.get(hash, name, &table.read()).copied()
 }
 
 const OLD: (u64, &[u8]) = (LOW, b"old");
 const NEW: (u64, &[u8]) = (HIGH, b"new");
-/// Of another hash than [`OLD`], in its bucket.
+/// A name of another hash than [`OLD`], in its bucket.
 const BESIDE: (u64, &[u8]) = (LOW + (1 << 46), b"beside");
 
 type Move = fn(&mut LockedPair<'_, u64>) -> bool;

@@ -158,7 +158,7 @@ fn two_readers_are_both_waited_for() {
     });
 }
 
-/// What one thread's grace period proves, another may rely on by `completed`.
+/// A thread may rely on a grace period that another thread has completed, by `completed`.
 #[test]
 fn two_synchronizers_help_each_other_but_never_too_early() {
     explore(3, || {

@@ -53,7 +53,7 @@ fn two_threads_take_and_drop_while_a_third_settles() {
     });
 }
 
-/// What one of two threads does with its own reference.
+/// The use that one of two threads makes of its own reference.
 #[derive(Clone, Copy)]
 enum Act {
     /// Takes one from the other thread's.
@@ -373,7 +373,7 @@ fn what_a_weak_reference_led_to_lives_while_others_flush() {
     what_a_weak_reference_led_to_lives_while(true);
 }
 
-/// What is freed is used: whatever that comes to.
+/// Freed memory is used, with any result.
 #[test]
 #[should_panic]
 fn freeing_what_a_weak_reference_may_have_led_to_meanwhile_is_found() {

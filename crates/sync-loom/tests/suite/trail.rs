@@ -31,7 +31,7 @@ fn remember(trails: &Trails<u64>, table: &NameTable<u64>, (hash, name): Name) {
     }
 }
 
-/// What `name` stands for: by the trail, if there is one, or else by a lookup.
+/// The value of `name`: by the trail, if there is one, or else by a lookup.
 fn value(trails: &Trails<u64>, table: &NameTable<u64>, (hash, name): Name) -> Option<u64> {
     let section = table.read();
     if let Remembered::Trail(mut trail) = trails.find(&Key::new(0, name)?, &section)
@@ -43,7 +43,7 @@ fn value(trails: &Trails<u64>, table: &NameTable<u64>, (hash, name): Name) -> Op
     table.get(hash, name, &section).copied()
 }
 
-/// A thread looks the names up that it remembers while `change` is made. What it saw before, beside it, and after.
+/// A thread looks the names up that it remembers while `change` is made. Its answers must be of one moment.
 fn looked_up_beside(names: &'static [Name], change: fn(&NameTable<u64>)) {
     for looks in [[0, 1], [1, 0]] {
         explore(2, move || {

@@ -18,9 +18,9 @@ fn table() -> NameTable<Ref<usize>> {
     table_of(64)
 }
 
-/// As [`table`], of `buckets` buckets.
+/// A table of `buckets` buckets, with the names of [`table`].
 fn table_of(buckets: usize) -> NameTable<Ref<usize>> {
-    // Of its own: tests that run beside this one have sections too.
+    // A domain of its own: tests that run beside this one have sections too.
     let domain: &Domain = Box::leak(Box::default());
     let table = NameTable::new(domain);
     for n in 0..64 {

@@ -6,7 +6,7 @@
 use sluice_machine::{Machine, machines};
 use sluice_sync_sim::rcu::{Domain, domain};
 
-/// What each CPU defers.
+/// The pieces of work that each CPU defers.
 const PIECES: usize = 4_096;
 
 #[test]
@@ -34,7 +34,7 @@ fn deferring_scales_with_its_grace_periods_included() {
 fn readers_who_work_are_waited_for_without_an_interrupt() {
     const PERIODS: usize = 100;
     const SECTIONS: usize = 2_000;
-    // What a CPU that reads is busy, while another waits for it or not.
+    // The busy time of a CPU that reads, while another waits for it or not.
     let busy = |periods: usize| {
         let domain: &Domain = domain();
         let report = Machine::named("power7-64").seed(1).run(2, |cpu| match cpu.id() {

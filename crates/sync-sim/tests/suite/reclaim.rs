@@ -164,7 +164,7 @@ fn bringing_in_and_letting_go_scales() {
     };
     let kept = per_cpu(64) / per_cpu(1);
     println!("simulated: one of 64 CPUs brings in objects {kept:.3} times as often as one alone");
-    // What is missing are two moves of lines: a ghost's that is written, and one that is asked for.
+    // The loss is two moves of lines: a ghost's line that is written, and one that is asked for.
     assert!(kept > 0.85, "{kept:.3}");
 }
 

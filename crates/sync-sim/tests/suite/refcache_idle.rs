@@ -6,8 +6,8 @@
 use sluice_machine::Machine;
 use sluice_sync_sim::refcache::Ref;
 
-/// What each CPU drops: enough for the idle thread to be flushed by another, and retired, and for what waited for that to be
-/// freed.
+/// The objects that each CPU drops: enough for the idle thread to be flushed by another, and retired, and for objects that waited
+/// for that to be freed.
 const OBJECTS: usize = 15_000;
 
 #[test]

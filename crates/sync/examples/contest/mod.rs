@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// What a turn costs.
+/// The cost of a turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
     /// Nanoseconds, of all threads together.

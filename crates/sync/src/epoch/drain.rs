@@ -148,7 +148,7 @@ mod running {
     static SWITCH: CachePadded<Switch> = CachePadded::new(Switch::new());
     /// Bytes that returned to the allocator since its last trim. *atomic, alone*
     static FREED: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(0));
-    /// What else can be given back.
+    /// The other owners of memory that can be given back.
     static KEPT: Mutex<Vec<&'static dyn Kept>> = Mutex::new(Vec::new());
 
     /// Lets a drain give back what `kept` keeps.

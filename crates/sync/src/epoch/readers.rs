@@ -115,7 +115,7 @@ impl ReaderLine {
         ReaderLine { word: AtomicU64::new(0), sleeper: AtomicU32::new(0), standing: AtomicU32::new(PRESENT) }
     }
 
-    /// As [`Readers::enter`], of the thread whose line this is, where membarrier(2) works.
+    /// [`Readers::enter`] for the thread whose line this is, where membarrier(2) works.
     #[inline]
     fn enter(&self, stamp: impl FnOnce() -> u64) {
         // Relaxed: our own store (L1).
@@ -186,7 +186,7 @@ impl ReaderLine {
         _ = self.standing.compare_exchange(SUSPECT, RETIRED, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// As [`Readers::enter`] where something else than the barrier orders the store before every scan.
+    /// [`Readers::enter`] where something else than the barrier orders the store before every scan.
     pub(crate) fn enter_ordered(&self) {
         // Relaxed: the caller's lock publishes it.
         self.word.store(INSIDE, Ordering::Relaxed);
@@ -283,7 +283,7 @@ impl Readers {
         }
     }
 
-    /// As [`enter`](Self::enter), of a thread with a high slot or none yet, or without membarrier(2).
+    /// [`enter`](Self::enter) for a thread with a high slot or none yet, or without membarrier(2).
     #[cold]
     fn enter_far(&self, stamp: impl FnOnce() -> u64) -> &ReaderLine {
         let line = self.own();
@@ -329,8 +329,8 @@ impl Readers {
         scan
     }
 
-    /// As [`scan`](Self::scan), for a caller that is outside and can wait a little: gives threads that have not passed the
-    /// time to begin another section. Whether all have.
+    /// Gives threads that have not passed the time to begin another section, for a caller that is outside and can wait a little.
+    /// Returns whether all have passed; see [`scan`](Self::scan).
     pub(crate) fn pass_soon(&self, is_young: impl Fn(u64) -> bool) -> bool {
         // SeqCst(retire): pairs with the fence in come_back().
         fence(Ordering::SeqCst);
@@ -349,8 +349,8 @@ impl Readers {
         true
     }
 
-    /// As [`scan`](Self::scan), at the price of a barrier, so that all threads outside have passed: whether all have. Retires
-    /// those that seem to idle. One thread at a time may call it (L3).
+    /// Takes a barrier, so that all threads outside have passed, and retires threads that seem to idle. Returns whether all have
+    /// passed; see [`scan`](Self::scan). One thread at a time may call it (L3).
     pub(crate) fn retire(&self, is_young: impl Fn(u64) -> bool) -> bool {
         for line in self.lines.iter().filter(|line| !line.is_retired()) {
             // Relaxed: a hint of whom to retire.

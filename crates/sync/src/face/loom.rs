@@ -57,7 +57,7 @@ pub mod words {
     /// Each access is seen by itself.
     pub fn will_load(_: &[Word]) {}
 
-    /// The same of writing.
+    /// Each access is seen by itself.
     pub fn will_store(_: &[Word]) {}
 }
 
@@ -109,7 +109,7 @@ pub mod hint {
         }
     }
 
-    /// As [`spin_until`], for at most `turns` turns; `None` when they are over.
+    /// Spins until `done` holds of the word's value, and returns that value; `None` after `turns` turns.
     #[track_caller]
     pub fn spin_until_for(
         word: &AtomicU32,
@@ -313,7 +313,7 @@ pub fn light_barrier() {
     atomic::fence(atomic::Ordering::SeqCst);
 }
 
-/// The same: [`membarrier`] always works here.
+/// The [`light_barrier`]: [`membarrier`] always works here.
 pub fn registered_barrier() {
     light_barrier();
 }

@@ -52,7 +52,7 @@ pub mod words {
     #[inline]
     pub fn will_load(_: &[Word]) {}
 
-    /// The same of writing.
+    /// Tells a face that sees single accesses that these words are about to be written, as one piece.
     #[inline]
     pub fn will_store(_: &[Word]) {}
 }
@@ -119,7 +119,7 @@ pub mod hint {
         }
     }
 
-    /// As [`spin_until`], for at most `turns` turns; `None` when they are over.
+    /// Spins until `done` holds of the word's value, and returns that value; `None` after `turns` turns.
     #[inline]
     pub fn spin_until_for(
         word: &AtomicU32,
@@ -406,7 +406,7 @@ pub fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// As [`light_barrier`], for callers that know that [`membarrier_works`].
+/// The [`light_barrier`] for callers that know that [`membarrier_works`].
 #[inline]
 pub fn registered_barrier() {
     // SeqCst: as in light_barrier().

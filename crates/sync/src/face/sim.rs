@@ -128,7 +128,7 @@ pub mod hint {
         sluice_machine::spin_until(word, done)
     }
 
-    /// As [`spin_until`], for at most `turns` turns; `None` when they are over.
+    /// Spins until `done` holds of the word's value, and returns that value; `None` after `turns` turns.
     #[inline]
     #[track_caller]
     pub fn spin_until_for(
@@ -259,7 +259,7 @@ pub mod thread {
         park_timeout, scope, spawn,
     };
 
-    /// Slots for each thread of the host: one for the thread and one for each CPU that it may simulate.
+    /// The slots that each host thread takes: its own, and one for each CPU that it simulates.
     const SLOTS: u32 = 1024;
     const _: () = assert!(sluice_machine::CPUS_MAX < SLOTS as usize);
 
@@ -376,7 +376,7 @@ pub mod time {
             self.0.saturating_sub(earlier.0)
         }
 
-        /// As [`duration_since`](Self::duration_since).
+        /// Time from `earlier` until this instant; zero if `earlier` was later.
         pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
             self.duration_since(earlier)
         }
@@ -427,7 +427,7 @@ pub fn light_barrier() {
     sluice_machine::atomic::compiler_fence(atomic::Ordering::SeqCst);
 }
 
-/// The same: [`membarrier`] always works here.
+/// The [`light_barrier`]: [`membarrier`] always works here.
 pub fn registered_barrier() {
     light_barrier();
 }

@@ -42,7 +42,7 @@ impl Drop for Lease {
 thread_local! {
     /// The calling thread's slot plus one, 0 while it has none. *owner only*
     static SLOT: Cell<u32> = const { Cell::new(0) };
-    /// The same slot once it is taken, where membarrier(2) works; else [`NONE`]. *owner only*
+    /// The calling thread's slot once it is taken, where membarrier(2) works; else [`NONE`]. *owner only*
     #[cfg(not(feature = "sim"))]
     static READY: Cell<u32> = const { Cell::new(NONE) };
     static LEASE: Lease = const { Lease };

@@ -62,7 +62,7 @@ impl<T: Default> SlotTable<T> {
         self.whole[0].get()?.get(slot as usize)
     }
 
-    /// As [`get`](Self::get), of any slot.
+    /// [`get`](Self::get), of any slot.
     #[inline(never)]
     fn get_far(&self, slot: u32) -> &T {
         let (chunk, at) = place_of(slot);
@@ -83,7 +83,7 @@ impl<T: Default> SlotTable<T> {
         self.near(slot).or_else(|| self.peek_far(slot))
     }
 
-    /// As [`peek`](Self::peek), of any slot.
+    /// [`peek`](Self::peek), of any slot.
     #[inline(never)]
     fn peek_far(&self, slot: u32) -> Option<&T> {
         let (chunk, at) = place_of(slot);
@@ -98,7 +98,7 @@ impl<T: Default> SlotTable<T> {
         self.numbered().map(|(_, value)| value)
     }
 
-    /// As [`iter`](Self::iter), each with its slot.
+    /// The values made so far, each with its slot; see [`iter`](Self::iter).
     pub fn numbered(&self) -> impl Iterator<Item = (u32, &T)> {
         let first_of = |chunk: usize| ((FIRST << chunk) - FIRST) as u32;
         let whole = (0..).map(first_of).zip(&self.whole);
@@ -147,8 +147,7 @@ impl<T: Default> SlotTable<T> {
 /// How many values stand in a [`NearTable`] itself.
 pub(crate) const NEAR: usize = if cfg!(feature = "loom") { 0 } else { 32 };
 
-/// As [`SlotTable`], of values on lines of their own; those of the lowest slots stand in the table itself. Made by
-/// `near_table!`.
+/// A [`SlotTable`] whose values have lines of their own, and whose lowest slots stand in the table itself. Made by `near_table!`.
 pub(crate) struct NearTable<T> {
     near: [CachePadded<T>; NEAR],
     /// Values of the slots from `NEAR` on; lower slots are unused.

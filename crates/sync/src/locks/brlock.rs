@@ -146,7 +146,7 @@ impl<T: ?Sized> BrLock<T> {
         line
     }
 
-    /// As [`enter`](Self::enter), unless a writer is inside or about to be.
+    /// Enters, unless a writer is inside or about to be.
     fn try_enter(&self) -> Option<&ReaderLine> {
         let line = self.readers.enter(|| INSIDE);
         // Acquire(unlock): as in enter().

@@ -35,7 +35,7 @@ impl Condvar {
         self.sleep(guard, None).0
     }
 
-    /// As [`wait`](Self::wait), for at most `timeout`. The flag is true when the time ran out.
+    /// Unlocks `guard`, sleeps until woken, for at most `timeout`, and locks again. The flag is true when the time ran out.
     #[track_caller]
     pub fn wait_timeout<'a, T: ?Sized>(
         &self,

@@ -48,12 +48,12 @@ use std::ops::{Deref, DerefMut};
 const SHORT: u32 = 0;
 /// The short form counts, and somebody uses it.
 const TAKEN: u32 = 1;
-/// What is under the mutex counts.
+/// The value under the mutex counts.
 const WHOLE: u32 = 2;
 
 /// A value with a short form.
 pub trait Inflate {
-    /// What little there is to say mostly.
+    /// The short form.
     type Short;
 
     /// Makes of `self`, which was deflated last, what `short` says.
@@ -113,11 +113,11 @@ impl<T: Inflate> Inflatable<T> {
     /// The short form, if it counts and nobody uses it now.
     #[inline]
     pub fn try_short(&self) -> Option<ShortGuard<'_, T>> {
-        // What stays whole is not written for nothing.
+        // A word that stays `WHOLE` is not written for nothing.
         if self.seems_short() { self.take_short() } else { None }
     }
 
-    /// As [`try_short`](Self::try_short), for a caller that has just seen that it [`seems_short`](Self::seems_short).
+    /// The short form, unless somebody uses it now. For a caller that has just seen that it [`seems_short`](Self::seems_short).
     #[inline]
     pub fn take_short(&self) -> Option<ShortGuard<'_, T>> {
         // Acquire(short): pairs with Release(short) in show_short(). A failure publishes nothing.
@@ -131,14 +131,14 @@ impl<T: Inflate> Inflatable<T> {
         self.inflated(self.whole.lock())
     }
 
-    /// As [`lock`](Self::lock), by a thread that takes several of one class, which only the owner of `outer` does.
+    /// Locks the whole value, for a thread that takes several locks of one class, which only the owner of `outer` does.
     #[track_caller]
     pub fn lock_under<U: ?Sized>(&self, outer: &MutexGuard<'_, U>) -> WholeGuard<'_, T> {
         self.inflated(self.whole.lock_under(outer))
     }
 
     fn inflated<'a>(&'a self, mut whole: MutexGuard<'a, T>) -> WholeGuard<'a, T> {
-        // Relaxed: the word goes to `WHOLE` and back under the mutex. What stays whole is not written.
+        // Relaxed: the word goes to `WHOLE` and back under the mutex. A word that stays `WHOLE` is not written.
         while self.word.load(Ordering::Relaxed) != WHOLE {
             // Acquire(short): pairs with Release(short) in show_short(). A failure publishes nothing.
             match self.word.compare_exchange(SHORT, WHOLE, Ordering::Acquire, Ordering::Relaxed) {

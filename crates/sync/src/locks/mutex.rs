@@ -293,7 +293,7 @@ impl<T> Mutex<T> {
     }
 
     const_new! {
-        /// As [`new`](Self::new), of the class that `watch` names.
+        /// A new, unlocked mutex of the class that `watch` names.
         pub(crate) fn watched(watch: Watch, value: T) -> Self {
             Mutex { raw: RawMutex::new(), watch, value: UnsafeCell::new(value) }
         }
@@ -313,23 +313,21 @@ impl<T: ?Sized> Mutex<T> {
         self.lock_nested(0)
     }
 
-    /// As [`lock`](Self::lock), by a thread that may hold locks of the same class at lower levels: see
-    /// [`lock_debug`](crate::lock_debug).
+    /// Locks, for a thread that may hold locks of the same class at lower levels: see [`lock_debug`](crate::lock_debug).
     #[inline]
     #[track_caller]
     pub fn lock_nested(&self, level: u8) -> MutexGuard<'_, T> {
         self.lock_as(Ask::WRITE.at(level))
     }
 
-    /// As [`lock`](Self::lock), by a thread that takes several locks of one class, which only the owner of `outer`
-    /// does.
+    /// Locks, for a thread that takes several locks of one class, which only the owner of `outer` does.
     #[inline]
     #[track_caller]
     pub fn lock_under<U: ?Sized>(&self, _outer: &MutexGuard<'_, U>) -> MutexGuard<'_, T> {
         self.lock_as(Ask::WRITE.any_number())
     }
 
-    /// As [`lock`](Self::lock), by a thread that takes any number of locks of the class in one order of theirs.
+    /// Locks, for a thread that takes any number of locks of the class in one order of theirs.
     #[inline]
     #[track_caller]
     pub fn lock_in_order(&self) -> MutexGuard<'_, T> {

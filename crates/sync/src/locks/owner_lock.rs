@@ -66,7 +66,7 @@ unsafe impl<T: Send> Sync for OwnerLock<T> {}
 #[must_use = "the lock is free again at once when the guard is dropped"]
 pub struct Inside<'a, T> {
     lock: &'a OwnerLock<T>,
-    /// What says that somebody is there.
+    /// The word that says that somebody is there.
     word: &'a AtomicU32,
     marker: PhantomData<*const ()>,
 }
@@ -104,10 +104,10 @@ impl<T> OwnerLock<T> {
         Inside { lock: self, word: &self.inside, marker: PhantomData }
     }
 
-    /// As [`lock`](Self::lock), unless there is a visitor.
+    /// Takes the lock for its owner, unless there is a visitor.
     ///
     /// # Safety
-    /// As [`lock`](Self::lock); and membarrier(2) works, as a thread with a ready slot knows.
+    /// The contract of [`lock`](Self::lock); and membarrier(2) works, as a thread with a ready slot knows.
     #[inline]
     pub(crate) unsafe fn try_lock(&self) -> Option<Inside<'_, T>> {
         if self.enter(registered_barrier) {
@@ -182,7 +182,8 @@ impl<T> OwnerLock<T> {
         locks.map(Self::await_owner).collect()
     }
 
-    /// As [`visit_all`](Self::visit_all), without waiting for owners: `None` for a lock whose owner is inside.
+    /// Takes the free locks among `locks` for another thread: `None` for a lock whose owner is inside. All callers take them in
+    /// one order.
     pub fn visit_free<'a>(locks: impl Iterator<Item = &'a Self> + Clone) -> Vec<Option<Inside<'a, T>>> {
         Self::announce_visits(locks.clone());
         locks.map(Self::unless_owned).collect()
@@ -249,8 +250,8 @@ impl<T> Deref for Inside<'_, T> {
     fn deref(&self) -> &T {
         // SAFETY: a visitor is inside only after it saw the owner outside and not holding, and an owner only after it
         // saw no visitor (announce), before it was inside or before it held the lock, in which it is inside; visitors
-        // exclude each other by exchange, and there is one owner, by the contract of lock(). So no other thread is
-        // inside until this guard is dropped.
+        // exclude each other by exchange, and there is one owner, by the contract of lock(). So this guard
+        // excludes every other thread.
         self.lock.value.with(|value| unsafe { &*value })
     }
 }

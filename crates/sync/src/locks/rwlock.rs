@@ -66,7 +66,7 @@ impl<T> RwLock<T> {
     }
 
     const_new! {
-        /// As [`new`](Self::new), as a part of another lock, which is watched instead.
+        /// A new, unlocked lock that is a part of another lock, which is watched instead.
         pub(crate) fn part(value: T) -> Self {
             RwLock::watched(Watch::none(), value)
         }
@@ -102,7 +102,7 @@ impl<T: ?Sized, P: RwsemPolicy> RwLock<T, P> {
         self.read_nested(0)
     }
 
-    /// As [`read`](Self::read), by a thread that may hold locks of the same class at lower levels: see
+    /// Locks for reading, for a thread that may hold locks of the same class at lower levels: see
     /// [`lock_debug`](crate::lock_debug).
     #[inline]
     #[track_caller]
@@ -129,7 +129,7 @@ impl<T: ?Sized, P: RwsemPolicy> RwLock<T, P> {
         self.write_nested(0)
     }
 
-    /// As [`write`](Self::write), by a thread that may hold locks of the same class at lower levels: see
+    /// Locks for writing, for a thread that may hold locks of the same class at lower levels: see
     /// [`lock_debug`](crate::lock_debug).
     #[inline]
     #[track_caller]

@@ -40,7 +40,7 @@ impl<const N: usize> Words<N> for [u64; N] {
     }
 }
 
-/// A small value that is read often and written rarely. What readers look at comes first.
+/// A small value that is read often and written rarely. The fields that readers use come first.
 #[repr(C)]
 pub struct SeqLock<T: Words<N>, const N: usize> {
     count: SeqCount,

@@ -26,15 +26,15 @@ use crate::face::{SHRUNK, hint, thread};
 pub struct Pace {
     /// From the first look at the lock to the second.
     pub pause_first: u32,
-    /// The same of a thread that last found the line of a lock quiet.
+    /// The first pause of a thread that last found the line of a lock quiet.
     pub pause_quiet: u32,
     /// Between two looks at most.
     pub pause_max: u32,
     /// Turns of spinning for the lock before the thread joins the line of spinners.
     pub turns_alone: u32,
-    /// Of spinning for the lock, before sleeping.
+    /// Turns of spinning for the lock before sleeping.
     pub turns_max: u32,
-    /// Of waiting to be first of the spinners.
+    /// Turns of waiting to be first of the spinners.
     pub turns_in_line: u32,
     /// Turns of spinning in the queue of sleepers before the thread really sleeps.
     pub turns_queued: u32,
@@ -80,7 +80,7 @@ const READER_WAIT: Duration = Duration::from_nanos(if SHRUNK { 0 } else { 500 })
 /// ... which that many can be queueing for at most.
 const READERS_MAX: u32 = 64;
 
-/// What [`SpinPatience::spin`] advises.
+/// The advice of [`SpinPatience::spin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpinVerdict {
     /// Look at the lock again.

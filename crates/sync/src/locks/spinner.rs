@@ -52,7 +52,7 @@ fn node(name: u32) -> &'static SpinnerNode {
     NODES.get(name - 1)
 }
 
-/// What came of a look at the lock.
+/// The result of a look at the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// It was free, and is now the caller's.

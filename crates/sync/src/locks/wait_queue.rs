@@ -34,7 +34,7 @@ const WAITING: u32 = 0;
 const PARKED: u32 = 1;
 const WOKEN: u32 = 2;
 
-/// What a waiter wants.
+/// The mode that a waiter wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     /// To hold the lock alone.
@@ -207,7 +207,7 @@ impl LockedQueue<'_> {
     }
 }
 
-/// What the waiter in `slot` wants. The caller holds the lock of its queue.
+/// The mode that the waiter in `slot` wants. The caller holds the lock of its queue.
 pub(crate) fn wants(slot: u32) -> Want {
     // Relaxed: protected by the queue's lock (Q1).
     if NODES.get(slot).want.load(Ordering::Relaxed) == Want::Read as u32 { Want::Read } else { Want::Write }

@@ -76,15 +76,15 @@ struct ThreadBlocks(UnsafeCell<Blocks>);
 // SAFETY: only Store::with_own() looks into it, on the thread whose it is.
 unsafe impl Sync for ThreadBlocks {}
 
-/// What a thread keeps.
+/// The blocks that a thread keeps.
 struct Blocks {
     /// Its own, by alignment and size.
     kept: [[Vec<Block>; SIZES]; ALIGNMENTS.len()],
-    /// Those of others, to be sent.
+    /// Blocks of other threads, to be sent.
     parcel: Vec<(Home, BlockKind, Block)>,
 }
 
-/// What others have sent to a thread.
+/// Blocks that others have sent to a thread.
 #[derive(Default)]
 struct Inbox {
     blocks: Mutex<Vec<(BlockKind, Block)>>,
@@ -101,7 +101,7 @@ pub(crate) struct BlockKind {
 }
 
 impl BlockKind {
-    /// Of objects of `layout`, which is not empty.
+    /// The kind for objects of `layout`, which is not empty.
     pub(crate) const fn of(layout: Layout) -> BlockKind {
         let at = if layout.align() <= ALIGNMENTS[0] { 0 } else { 1 };
         let grain = ALIGNMENTS[at];
@@ -126,7 +126,7 @@ impl BlockKind {
         kept.unwrap_or_else(|| self.allocate_elsewhere())
     }
 
-    /// As [`allocate`](Self::allocate), when the calling thread keeps none.
+    /// Allocates a block when the calling thread keeps none.
     #[cold]
     fn allocate_elsewhere(self) -> NonNull<u8> {
         if self.is_kept()
@@ -190,7 +190,7 @@ impl BlockKind {
     }
 
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The contract of [`free`](Self::free).
     unsafe fn give_to_allocator(self, block: NonNull<u8>) {
         // SAFETY: by contract.
         unsafe { dealloc(block.as_ptr(), self.layout) };
@@ -211,8 +211,8 @@ impl Store {
     fn with_own<R>(&self, use_it: impl FnOnce(&mut Blocks, Home) -> R) -> R {
         let slot = thread::slot();
         let own = self.own.get(slot);
-        // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. All
-        // calls are in this file, and none is nested, as `use_it` calls no function that reaches here.
+        // SAFETY: one thread at a time has a slot, and the next one gets it when the kernel knows this one no more. Only
+        // this file calls this function, and never nested: `use_it` calls no function that reaches here.
         own.0.with_mut(|own| use_it(unsafe { &mut *own }, slot))
     }
 
@@ -307,7 +307,7 @@ impl Blocks {
 }
 
 impl Inbox {
-    /// What is there, locked to be taken.
+    /// The blocks, locked to be taken.
     fn lock(&self) -> MutexGuard<'_, Vec<(BlockKind, Block)>> {
         let blocks = self.blocks.lock();
         // Relaxed: as in open_box().

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 pub struct Bound {
     /// The bound itself.
     pub total: u64,
-    /// What is left of it.
+    /// The rest that is not in use.
     pub left: u64,
 }
 
@@ -78,7 +78,7 @@ fn of_groups(groups: &str, root: &Path) -> Vec<Bound> {
     bounds
 }
 
-/// What files tell of a control group.
+/// The files of a control group.
 struct Version {
     /// Where its hierarchy is mounted.
     below: &'static str,
@@ -114,7 +114,7 @@ impl Version {
     }
 }
 
-/// Those of the process.
+/// The bounds of the process.
 fn of_process() -> Vec<Bound> {
     let limits = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
     if limits.iter().all(Option::is_none) {

@@ -52,7 +52,7 @@ pub fn note_freed(bytes: u64) {
     drain::note_freed(bytes as usize);
 }
 
-/// What is held now. Stops all counting of references for a moment: meant for a report, not for every call.
+/// The memory that is held now. Stops all counting of references for a moment: meant for a report, not for every call.
 pub fn held() -> Held {
     let domain = rcu::domain();
     Held {

@@ -42,7 +42,7 @@ const GRANTED_PART: u64 = 4;
 /// A look is good for so long.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
-/// What may be taken.
+/// The memory that may be taken.
 pub struct Reserve {
     /// Bytes that each CPU may take without asking; below 0 while somebody asks. *atomic, alone*
     credits: OnceLock<PerCpu<AtomicI64>>,
@@ -53,17 +53,17 @@ pub struct Reserve {
     looked: Mutex<Option<Looked>>,
 }
 
-/// What was found when somebody looked.
+/// The memory at the last look.
 struct Looked {
     when: Instant,
     /// Above the floor of the nearest bound.
     left: u64,
-    /// Of that, since.
+    /// The part that was granted since.
     granted: u64,
 }
 
 impl Reserve {
-    /// What is left is found by `look`.
+    /// A reserve within the bounds that `look` finds.
     pub const fn new(look: fn() -> Vec<Bound>) -> Reserve {
         Reserve {
             credits: OnceLock::new(),
@@ -137,7 +137,7 @@ fn left_of(bounds: &[Bound]) -> u64 {
     bounds.iter().map(|bound| bound.left.saturating_sub(floor_of(bound.total))).min().unwrap_or(u64::MAX)
 }
 
-/// What is never granted of a bound.
+/// The part of a bound that is never granted.
 fn floor_of(total: u64) -> u64 {
     (total / FLOOR_PART).clamp(FLOOR_MIN, FLOOR_MAX).min(total / 4)
 }

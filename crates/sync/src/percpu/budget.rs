@@ -48,7 +48,8 @@ impl Budget {
         Budget::with_grain(limit, used, 1)
     }
 
-    /// As [`new`](Self::new), of units of which mostly so many are taken at once, at least one.
+    /// A budget of `limit` units, if that is given, of which `used` are in use. Takers mostly take `grain` units at once, at
+    /// least one.
     pub fn with_grain(limit: Option<u64>, used: u64, grain: u64) -> Budget {
         let cpus = cpu::possible().next_power_of_two() as u64;
         // A small part of the limit at most, or all takers would always be near it.

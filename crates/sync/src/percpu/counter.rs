@@ -38,7 +38,7 @@ const BATCH: i64 = 64;
 /// A signed 64-bit counter that many CPUs add to.
 #[derive(Debug)]
 pub struct Counter {
-    /// What each CPU has not passed on yet. *atomic*
+    /// The difference that each CPU has not passed on yet. *atomic*
     differences: PerCpu<AtomicI64>,
     /// All that was passed on. *atomic*
     total: CachePadded<AtomicI64>,

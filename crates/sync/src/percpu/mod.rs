@@ -39,7 +39,7 @@ impl<T> PerCpu<T> {
         PerCpu::with_cpus(if cfg!(feature = "loom") { 2 } else { cpu::possible() }, init)
     }
 
-    /// As [`new`](Self::new), with values for `cpus` CPUs only, rounded up to a power of two; others share.
+    /// Values for `cpus` CPUs only, rounded up to a power of two, made by `init` from the CPU's number; other CPUs share them.
     pub fn with_cpus(cpus: usize, init: impl FnMut(usize) -> T) -> Self {
         let cpus = cpus.max(1).next_power_of_two();
         PerCpu { values: (0..cpus).map(init).map(CachePadded::new).collect() }

@@ -26,7 +26,7 @@ pub struct Pool<T> {
     thing_bytes: u64,
 }
 
-/// What one CPU has.
+/// The things of one CPU.
 #[derive(Debug)]
 struct Shelf<T> {
     things: Vec<T>,

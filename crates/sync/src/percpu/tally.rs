@@ -41,7 +41,7 @@ pub struct Tally<const N: usize> {
     threads: SlotTable<CachePadded<OnceLock<Box<CachePadded<ThreadCounts<N>>>>>>,
 }
 
-/// What one thread has added. *written by the owner; read by threads that add up (added)*
+/// The counts that one thread has added. *written by the owner; read by threads that add up (added)*
 struct ThreadCounts<const N: usize>([AtomicI32; N]);
 
 impl<const N: usize> Default for ThreadCounts<N> {

@@ -13,7 +13,7 @@ const LIMIT: u64 = INODES as u64 / 10 * CHARGE;
 
 struct Inode {
     number: usize,
-    /// What the store has, and what was added since. Read by the first user, for whom the others wait.
+    /// The size in the store, and additions since. Read by the first user, for whom the others wait.
     size: OnceLock<AtomicU64>,
     usage: Usage,
 }

@@ -8,7 +8,7 @@ use sluice_tidy::files_below;
 use std::fs;
 use std::path::Path;
 
-/// The crates of the program. What the lab says of a measurement is not for everybody.
+/// The crates of the program. The lab's messages about a measurement are not for everybody.
 const CRATES: [&str; 10] =
     ["cli", "console", "fuse", "store", "bucket", "membership", "dlm", "cluster", "vfs", "trees"];
 /// The tours, whose messages say that the file system failed a check of theirs, and what they start; the help, the corpus of
@@ -27,7 +27,7 @@ const OTHERS: [&str; 10] = [
 ];
 /// Tests that stand beside the source under another name.
 const TESTS: [&str; 2] = ["vfs/src/data/model.rs", "vfs/src/data/threads.rs"];
-/// What takes a string that is no message: a panic, which is a fault of the program; the system's log; a lint's reason.
+/// Calls that take a string which is no message: a panic, which is a fault of the program; the system's log; a lint's reason.
 const NO_MESSAGES: &[&str] = &[
     "expect(",
     "panic!(",
@@ -40,7 +40,7 @@ const NO_MESSAGES: &[&str] = &[
     "must_use =",
     "compile_error!(",
 ];
-/// What takes a phrase.
+/// Calls that take a phrase.
 const PHRASES: &[&str] = &[
     "StoreError::Io(",
     "StoreError::io(",
@@ -53,7 +53,7 @@ const PHRASES: &[&str] = &[
     "tried(",
     "io::Error::other(\"etcd at",
 ];
-/// What a test must say of a message, in bytes.
+/// The part of a message that a test must contain, in bytes.
 const MATCH_MIN: usize = 8;
 
 const REASONS: &str = include_str!("../untested_messages.txt");
@@ -104,7 +104,7 @@ fn strings(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What stands between the placeholders of `message`.
+/// The text between the placeholders of `message`.
 fn fixed_parts(message: &str) -> Vec<&str> {
     let parts = message.split('{').enumerate();
     parts
@@ -118,7 +118,7 @@ fn statement(before: &str) -> &str {
     &before[from..]
 }
 
-/// What stands before the tests of a file.
+/// The source before the tests of a file.
 fn source_of(text: &str) -> &str {
     let is_module = |at: &usize| {
         let mut lines = text[*at..].lines().skip_while(|line| line.starts_with("#[") || line.is_empty());

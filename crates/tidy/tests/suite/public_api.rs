@@ -126,8 +126,8 @@ fn statements(source: &str) -> impl Iterator<Item = (usize, String)> + use<> {
     found.into_iter()
 }
 
-/// The public items of one file: of a file that `is_public` all, of another those that are `exported`. Of implementations of traits
-/// those for a type that is exported.
+/// The public items of one file: all items if the file `is_public`, else the `exported` ones. Implementations of traits count for
+/// types that are exported.
 fn items(source: &str, exported: &BTreeSet<String>, is_public: bool) -> Vec<String> {
     // The item at the margin in which others stand, and what of it is public.
     let (mut outer, mut found) = ((String::new(), ""), Vec::new());

@@ -22,7 +22,7 @@ const ABOVE_SYNC: &[&str] = &[
     "lab",
     "cli",
 ];
-/// Those of them that are part of the product.
+/// The crates that are part of the product.
 const PRODUCT: &[&str] = &[
     "locks",
     "membership",
@@ -277,7 +277,7 @@ fn nothing_is_left_to_do_in_the_source() {
     assert_none("finish these", &offenders);
 }
 
-/// What a line defines, if it is a type or trait of a module.
+/// The name that a line defines, if it is a type or trait of a module.
 fn defined_type(line: &str) -> Option<&str> {
     let line = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
         Some(rest) => rest.split_once(')').map_or(rest, |(_, rest)| rest),
@@ -374,7 +374,7 @@ fn a_public_module_of_sync_has_a_caller_in_the_product() {
     let files: Vec<_> = rust_files().into_iter().filter(|file| !is_test(&file.path)).collect();
     let mut unreached = public_modules_of_sync(&files);
     assert!(unreached.len() > 30, "found only {} modules: {unreached:?}", unreached.len());
-    // What is reached from the product: at first its own files that use `sync`, then what these use, and so on.
+    // Files reached from the product: at first its own files that use `sync`, then those that these use, and so on.
     let in_product = |path: &str| PRODUCT.iter().any(|name| path.starts_with(&format!("crates/{name}/src/")));
     let mut reached: Vec<&Source> =
         (files.iter()).filter(|file| in_product(&file.path) && file.text.contains("sluice_sync")).collect();

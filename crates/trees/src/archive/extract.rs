@@ -53,8 +53,8 @@ struct Extract {
     top: Fd,
     /// Where the walker stands, from the top.
     here: Vec<OsString>,
-    /// What the archive says about directories. Set at the end, from the leaves to the top: making what is
-    /// in them changes their times.
+    /// Attributes of directories in the archive. They are set at the end, from the leaves to the top: making entries changes the
+    /// times of their directories.
     directories: BTreeMap<Vec<OsString>, Attributes>,
     buf: Vec<u8>,
     done: Transfer,

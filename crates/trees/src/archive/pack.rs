@@ -158,7 +158,7 @@ impl<W: Write> Pack<W> {
             push_record(&mut records, b"GNU.sparse.minor", b"0");
             push_record(&mut records, b"GNU.sparse.name", path);
             push_record(&mut records, b"GNU.sparse.realsize", stat.size.to_string().as_bytes());
-            // What readers that know no sparse files unpack.
+            // The name under which readers that know no sparse files unpack this member.
             let plain = [b"./GNUSparseFile.0/", name.as_os_str().as_bytes()].concat();
             self.header(EntryType::Regular, &plain, b"", map.len() as u64 + data, stat, records)?;
             self.out.write_all(&map).map_err(|e| self.error(e))?;

@@ -12,7 +12,7 @@ const RECORDS_MAX: u64 = 256 << 20;
 /// The most that global records may add up to: they count for every member.
 const GLOBALS_MAX: usize = 1 << 20;
 
-/// What a member is.
+/// The kind of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MemberKind {
     Regular,
@@ -445,7 +445,7 @@ fn decimal(text: &[u8]) -> io::Result<u64> {
     parsed.ok_or_else(|| malformed("a record that should be a number is none"))
 }
 
-/// What stands before the first NUL.
+/// The bytes before the first NUL.
 fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }

@@ -25,7 +25,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
-/// What an import or export carried over. The directory at the top is not counted.
+/// The files that an import or export carried over. The directory at the top is not counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Transfer {
     /// Regular files. A file with several names counts once for each.

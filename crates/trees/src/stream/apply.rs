@@ -51,7 +51,7 @@ impl<'n> ReceivedTree<'n> {
         Ok(())
     }
 
-    /// As [`arrived`](Self::arrived), before an order that changes names, for which no file needs to be taken.
+    /// The position before an order that changes names, for which no file needs to be taken; else like [`arrived`](Self::arrived).
     pub(super) fn arrived_before_names(&self, name: &[u8], point: ResumePoint) -> Arrived {
         Arrived { name: name.to_vec(), point, way: self.names.clone(), taken: None }
     }

@@ -30,7 +30,7 @@ impl Arrived {
         Ok(bytes)
     }
 
-    /// What that says; none if it is damaged.
+    /// The position that `note` encodes; none if it is damaged.
     pub(super) fn decode(note: &[u8]) -> Option<Arrived> {
         let mut orders = FrameReader::new(note).ok()?;
         let StreamOrder::Begin { name, base: None } = orders.next().ok()? else { return None };

@@ -101,7 +101,7 @@ fn each_order_may_be_in_doubt() {
         }
         to.settle();
         assert!(to.check().is_clean(), "{}", to.check());
-        // What arrived so is what any other stream goes on from.
+        // Any other stream can go on from the tree that arrived.
         from.superblock().take_snapshot(b"three").expect("room");
         receive(to.superblock(), &*stream(from.superblock(), "three", Some("two"))).expect("it fits");
     }

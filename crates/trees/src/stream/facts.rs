@@ -19,9 +19,9 @@ pub(crate) struct InodeFacts {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Of a device.
+    /// The number of a device.
     pub(crate) rdev: u64,
-    /// Of a symbolic link.
+    /// The target of a symbolic link.
     pub(crate) target: Vec<u8>,
     pub(crate) times: InodeTimes,
     /// Extended attributes and access control lists.

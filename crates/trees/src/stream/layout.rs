@@ -55,7 +55,8 @@ fn read(inode: &InodeRef, bytes: &Range<u64>, to: &mut Vec<u8>) -> Result<(), Er
     Ok(())
 }
 
-/// Writes the orders to `out` that give an empty file of its size the contents of `new`. What is left out is not read.
+/// Writes the orders to `out` that give an empty file of its size the contents of `new`. Contents that `out` leaves out are not
+/// read.
 ///
 /// # Errors
 /// Errors of `out`; the store's; the file becomes shorter meanwhile.

@@ -55,7 +55,7 @@ fn has_tar() -> bool {
     is_gnu
 }
 
-/// What every format keeps: times to the second, and no access times, extents and extended attributes.
+/// The facts that every format keeps: times to the second, and no access times, extents and extended attributes.
 fn coarse(tree: &Tree) -> Tree {
     let plain = |node: &Node| Node {
         atime: None,

@@ -13,7 +13,7 @@ fn conflicts(first: Call, second: Call) -> Vec<String> {
     conflicts_within(None, first, second)
 }
 
-/// As [`conflicts`], with a quota of `/a` of so many bytes.
+/// The lines on which two CPUs meet, with a quota of `/a` of so many bytes; see [`conflicts`].
 fn conflicts_within(quota: Option<u64>, first: Call, second: Call) -> Vec<String> {
     let machine = Machine::named("uma-2");
     let (processes, dir) = machine.prepare(2, || {
@@ -32,7 +32,7 @@ fn conflicts_within(quota: Option<u64>, first: Call, second: Call) -> Vec<String
         }
         (processes, dir)
     });
-    // What a CPU makes once is made, and the clock has ticked.
+    // The first calls of each CPU are over, and the clock has ticked.
     for _ in 0..2 {
         machine.run(2, |cpu| [first, second][cpu.id()](&processes[cpu.id()], &dir));
     }

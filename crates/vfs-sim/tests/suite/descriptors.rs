@@ -17,13 +17,13 @@ fn process() -> Process {
     process
 }
 
-/// What conflicts when two CPUs do `first` and `second` to one process in the state that `prepare` brings about,
-/// from the beginning and after they have been done once.
+/// The lines in conflict when two CPUs do `first` and `second` to one process in the state that `prepare` brings about, from the
+/// beginning and after they have been done once.
 fn conflicts(prepare: fn(&Process), first: fn(&Process), second: fn(&Process)) -> Vec<String> {
     let machine = Machine::named("uma-2");
     let process = machine.prepare(2, process);
     prepare(&process);
-    // What a thread makes once is made.
+    // Each thread has made its own objects.
     machine.run(2, |cpu| if cpu.id() == 0 { first(&process) } else { second(&process) });
     prepare(&process);
     let report = machine.conflicts(|| first(&process), || second(&process)).unwrap();

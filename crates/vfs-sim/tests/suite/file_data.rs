@@ -113,7 +113,7 @@ fn calls_on_different_pages_and_calls_that_change_nothing_meet_nowhere() {
     ];
     for (name, (first, one), (second, other)) in pairs {
         let file = machine.prepare(2, || File::new(3));
-        // What each CPU does only once has been done before.
+        // Each CPU has done its one-time work before.
         machine.run(2, |cpu| if cpu.id() == 0 { first(&file, one) } else { second(&file, other) });
         let conflicts = machine.conflicts(|| first(&file, one), || second(&file, other)).expect("both end");
         assert!(conflicts.lines_touched > 0 && conflicts.is_empty(), "{name}: {conflicts}");
@@ -234,7 +234,7 @@ fn a_snapshot_beside_writes_holds_each_whole_and_none_that_comes_later_whatever_
     }
 }
 
-/// What is done to several pages of the file at once, and undone.
+/// A change of several pages of the file at once, and its reverse.
 type Rearrangement = fn(&File);
 
 /// How many pages hold letters; the first holds `a`s.

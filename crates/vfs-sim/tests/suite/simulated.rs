@@ -47,7 +47,7 @@ fn run(cpus: usize) -> Report {
     report
 }
 
-/// What the run of a test says begins with this.
+/// The beginning of the line with a test's counts.
 const COUNTS: &str = "counts: ";
 
 #[test]

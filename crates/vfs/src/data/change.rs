@@ -21,7 +21,7 @@ pub(super) struct DataChange<'f> {
     writer: Writer<'f, SharedBytes, PageSet>,
 }
 
-/// What a rearrangement is at work on.
+/// The pages of a rearrangement that is under way.
 struct Rearranging<'f> {
     /// The layout is even again when this goes.
     layout: Writing<'f>,

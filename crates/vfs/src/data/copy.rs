@@ -76,7 +76,7 @@ impl FileData {
         bytes + usize::from(self.tree.are_shared(guard))
     }
 
-    /// What is in `bytes` now.
+    /// The pages and holes in `bytes` now.
     fn extent(&self, space: &dyn Space, bytes: Range<u64>) -> CopyRun {
         let change = self.grow(space);
         let size = self.size();

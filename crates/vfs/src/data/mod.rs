@@ -144,7 +144,7 @@ pub(crate) trait Space {
     fn charge(&self, _pages: u64) -> Result<(), Errno> {
         Ok(())
     }
-    /// As [`charge`](Self::charge), whatever the limit.
+    /// Counts `pages` pages for the quota of the file, whatever the limit.
     fn charge_anyway(&self, _pages: u64) {}
     /// The quota counts `pages` pages less.
     fn discharge(&self, _pages: u64) {}
@@ -267,7 +267,8 @@ impl FileData {
         self.tree.state()
     }
 
-    /// As [`alone`](Self::alone), without waiting: in a read section. Who has the contents may wait for the end of all read sections.
+    /// [`alone`](Self::alone) without waiting: in a read section. The owner of the contents may wait for the end of all read
+    /// sections.
     pub(crate) fn try_alone(&self) -> Option<impl Drop + '_> {
         self.tree.try_state()
     }

@@ -11,7 +11,7 @@ const TRIES: u32 = 8;
 /// Pages of a read that needs no memory of its own.
 const PAGES_INLINE: usize = 16;
 
-/// What a read relied on in one place.
+/// The page and count that a read relied on.
 #[derive(Clone, Copy, Default)]
 struct PageRead<'g> {
     /// The page, or none in a hole.
@@ -33,13 +33,13 @@ impl FileData {
         self.read_locked(offset, buf, false)
     }
 
-    /// As [`read`](Self::read), when no page that is read is with a store.
+    /// Reads from `offset` into `buf`, when no page that is read is with a store.
     #[cold]
     pub(crate) fn read_here(&self, offset: u64, buf: &mut [u8]) -> usize {
         self.read_locked(offset, buf, true).unwrap_or(0)
     }
 
-    /// As [`read`](Self::read), unless somebody changes meanwhile what the read relies on. Waits for nobody.
+    /// Reads from `offset` into `buf`, unless somebody changes the pages meanwhile. Waits for nobody.
     pub(crate) fn read_at_once(&self, offset: u64, buf: &mut [u8]) -> AtOnce<usize> {
         let guard = domain().read();
         if self.take_of_one(&guard, offset, buf) {

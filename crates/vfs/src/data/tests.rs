@@ -1,4 +1,4 @@
-//! What a file's contents must do, rule by rule. `model` tries them in random order.
+//! The rules for a file's contents, one by one. `model` tries them in random order.
 
 use super::*;
 use std::cell::Cell;

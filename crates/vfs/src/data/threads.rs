@@ -41,7 +41,7 @@ fn read_beside(file: &FileData, others: &[&(dyn Fn(u64) + Sync)], reads: u64, ch
     read_range_beside::<LEN>(file, OFFSET, others, reads, check);
 }
 
-/// As [`read_beside`], of the `BYTES` bytes at `offset`.
+/// [`read_beside`] for the `BYTES` bytes at `offset`.
 fn read_range_beside<const BYTES: usize>(
     file: &FileData,
     offset: u64,

@@ -22,7 +22,7 @@ impl FileData {
         self.grow(space).write(offset, buf, made)
     }
 
-    /// As [`write`](Self::write), of what of `buf` lies below the end of the file.
+    /// Writes the part of `buf` that lies below the end of the file.
     pub(crate) fn write_within(&self, space: &dyn Space, offset: u64, buf: &[u8]) -> Result<usize, Errno> {
         let buf = cut_at_the_limit(offset, buf)?;
         if buf.is_empty() || self.overwrite(offset, buf) {
@@ -117,7 +117,7 @@ impl FileData {
         self.resize(space, size).map(drop)
     }
 
-    /// As [`truncate`](Self::truncate); says whether it may have released something.
+    /// Makes the file `size` bytes long, as [`truncate`](Self::truncate) does; says whether it may have released something.
     pub(crate) fn resize(&self, space: &dyn Space, size: u64) -> Result<bool, Errno> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);

@@ -122,7 +122,7 @@ impl Superblock {
         let mut found = BTreeMap::new();
         for &ino in wanted {
             let known = root.shared.durable().and_then(|durable| {
-                // What cannot be loaded is not there.
+                // An inode that cannot be loaded is not there.
                 durable.adopt_orphan(&root.shared, ino).or_else(|| durable.find(root, ino).ok().flatten())
             });
             match known {
@@ -149,7 +149,7 @@ impl Superblock {
         }
         if let Some(durable) = self.root().shared.durable() {
             for (dir, inos) in durable.directories_of(left) {
-                // What cannot be loaded is not there.
+                // A directory that cannot be loaded is not there.
                 let dir = durable.find(self.root(), dir).ok().flatten();
                 let names = dir.and_then(|dir| dir.list_names(|inode| inos.contains(&inode.ino())).ok());
                 found.extend(names.into_iter().flatten().map(|(_, inode)| (inode.ino(), inode)));
@@ -226,7 +226,7 @@ impl Durable {
     fn directories_of(&self, mut left: BTreeSet<u64>) -> BTreeMap<u64, BTreeSet<u64>> {
         let mut directories = BTreeMap::<_, BTreeSet<u64>>::new();
         if !left.is_empty() {
-            // What cannot be read is not there.
+            // A name that cannot be read is not there.
             let _ = self.scan(Key::all_names(), &mut |key, value| {
                 let found = named(value).filter(|ino| left.remove(ino)).zip(ino_of(key));
                 if let Some((ino, dir)) = found {

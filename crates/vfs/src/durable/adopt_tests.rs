@@ -26,7 +26,7 @@ fn named(fs: &Fs, path: &str) -> InodeRef {
     found
 }
 
-/// What a handle holds.
+/// The inode number and generation in a handle.
 fn handle(fs: &Fs, path: &str) -> (u64, u32) {
     let inode = named(fs, path);
     (inode.ino(), inode.generation())
@@ -74,7 +74,7 @@ fn an_inode_is_found_by_its_number_when_the_file_system_is_opened_again() {
     }
     let fs = open(&disk);
     assert_eq!(fs.superblock().find_inode(1 << 40).err(), Some(Errno::ESTALE));
-    // Of those that are removed none is found.
+    // Removed inodes are not found.
     for path in ["/a/b/7", "/c/moved"] {
         let (ino, _) = handle(&fs, path);
         let kept = named(&fs, path);

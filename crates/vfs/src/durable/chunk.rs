@@ -25,7 +25,7 @@ pub(super) const PATCHED_MAX: u32 = 4;
 const HERE: u8 = 0;
 const THERE: u8 = 1;
 
-/// What a record says of a chunk. Pages are bits, the lowest for the first.
+/// The record of a chunk. Pages are bits, the lowest for the first.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chunk<'v> {
     /// The pages that have data.

@@ -36,7 +36,7 @@ pub(super) struct Copied {
     bytes: Vec<u8>,
 }
 
-/// What changed of a file's contents.
+/// The changed pages of a file.
 pub(super) struct Marked {
     pub(super) dirty: PageSet,
     /// The chunks in which these pages are.

@@ -10,7 +10,7 @@ use sluice_sync::face::HOSTS_SHARE;
 const PAGE: usize = 4096;
 const APPENDS: usize = 40;
 
-/// What the n-th append writes.
+/// The bytes of the n-th append.
 fn block(n: usize) -> Vec<u8> {
     vec![n as u8 + 1; PAGE]
 }

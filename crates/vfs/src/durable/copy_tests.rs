@@ -72,7 +72,7 @@ fn a_copy_of_whole_chunks_neither_reads_nor_writes_what_is_on_disk() {
         let mut parts = vec![0; CHUNK];
         parts.extend(pattern(0, LEN));
         assert!(fs.read("/parts").expect("whole") == parts);
-        // What is written then is the own of each.
+        // Later writes change one file alone.
         let fd = open(&process, "/whole");
         process.pwrite(fd, &[1; 3 * CHUNK], 0).expect("room");
         process.close(fd).expect("it is open");

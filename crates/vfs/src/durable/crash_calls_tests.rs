@@ -8,7 +8,7 @@ use crate::{
 pub(super) const USER: &[u8] = b"user.note";
 const ACL: &[u8] = b"system.posix_acl_access";
 
-/// A call of a workload. What fails is no fault: workloads are made without a look at what is there.
+/// A call of a workload. A failed call is no fault: workloads are made without a look at the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Create(&'static str),

@@ -29,7 +29,7 @@ struct Seen {
     blocks: u64,
     /// Where there are bytes and not holes.
     data: Vec<(u64, u64)>,
-    /// Of change and modification, if times are looked at.
+    /// The times of change and modification, if times are looked at.
     times: Option<(Timestamp, Timestamp, Timestamp)>,
     /// The first path that leads to the same file.
     same_as: PathBuf,
@@ -54,7 +54,7 @@ fn options() -> Options {
     Options { store, ..Options::default() }
 }
 
-/// Of what is in segments, next to nothing stays in memory, and no names that can be read again.
+/// Options with which next to nothing stays in memory of contents in segments, and no names that can be read again.
 fn tight() -> Options {
     options().memory_limit(64 << 10)
 }
@@ -63,7 +63,7 @@ pub(super) fn shared(disk: &CrashDisk) -> Arc<dyn Disk> {
     Arc::from(Box::new(disk.clone()) as Box<dyn Disk>)
 }
 
-/// What is there, below "/".
+/// The tree below "/".
 fn look(fs: &Fs, with_times: bool) -> Result<Tree, Errno> {
     let process = fs.process(Cred::root());
     let (mut tree, mut first) = (Tree::new(), BTreeMap::new());
@@ -136,7 +136,7 @@ fn close(fs: Fs) {
     let _ = fs.superblock().close();
 }
 
-/// What the calls return in a file system in memory, and the tree after them.
+/// The results of the calls in a file system in memory, and the tree after them.
 fn in_memory(calls: &[Call]) -> (Vec<Result<(), Errno>>, Tree) {
     let fs = Fs::new();
     let process = fs.process(Cred::root());
@@ -164,7 +164,7 @@ fn open(disk: &CrashDisk) -> Result<Fs, String> {
 fn open_with(disk: &CrashDisk, options: Options) -> Result<Fs, String> {
     let superblock = Superblock::open_on(shared(disk), options.clone()).map_err(|error| error.to_string())?;
     let durable = superblock.root().shared.durable().expect("a store");
-    // Of a file with several chunks one goes in each push.
+    // Each push removes one chunk of a file with several.
     durable.pending.removals.limit(1);
     if options.memory_limit.is_some() {
         durable.names().shrink();
@@ -195,7 +195,7 @@ pub(super) fn run(base: &CrashDisk, calls: &[Call], mutant: Option<Mutant>) -> R
     if self::look(&fs, false).ok() != Some(in_memory(calls).1) {
         return Err("another tree than in memory".into());
     }
-    // What closing writes comes too late.
+    // The writes of closing come too late.
     let steps = disk.steps();
     drop(process);
     close(fs);

@@ -24,7 +24,7 @@ fn open(files: Files) -> Result<(CrashDisk, Fs), String> {
     Ok((disk, Fs::with_superblock(opened)))
 }
 
-/// What a file system holds: directories with their names, files with their bytes, links, attributes.
+/// The contents of a file system: directories with their names, files with their bytes, links, attributes.
 #[derive(Default)]
 struct Expected {
     dirs: BTreeMap<String, BTreeSet<String>>,
@@ -79,7 +79,7 @@ impl Expected {
         fs.sync().expect("the disk works");
     }
 
-    /// What of `fs` is neither as expected nor an error.
+    /// The first difference in `fs` that is not an error; else the number of errors.
     fn differs(&self, fs: &Fs) -> Result<u64, String> {
         let process = fs.process(Cred::root());
         let mut errors = 0;

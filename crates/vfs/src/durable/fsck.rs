@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //! [`Store::check`] shows each record once, in the order of the keys: what is cut off, contents, owners of extents,
-//! inodes, names, orphans, attributes. The check keeps some numbers for each inode; a name is then matched with its
-//! inode. What must hold:
+//! inodes, names, orphans, attributes. The check keeps some numbers for each inode; a name is then matched with its inode.
+//! Invariants:
 //! - F1: each name stands in a directory that is there, and leads to an inode that is there, of the type that it says;
 //! - F2: a file has as many names as its link count says, a directory but the root one; an orphan has none;
 //! - F3: each directory is reached from the root;
@@ -11,12 +11,12 @@
 //!   off does not count, and belongs to an inode, too;
 //! - F5: the directory that an inode says to hold it has a name of it;
 //! - F6: all inode numbers are below the recorded bound;
-//! - F7: two records name the same bytes of a segment only as the same extent. (The store looks for that, and says which record must
-//!   go.) Of an extent that several name a record says how many; one that is said to have no owner has none;
+//! - F7: two records name the same bytes of a segment only as the same extent. (The store looks for that, and says which record
+//!   must go.) A record says how many files name a shared extent; an extent that is said to have no owner has none;
 //! - F8: unwritten pages of a regular file are ranges in order, and no chunk that counts has one of them;
 //! - F9: an inode with a name counts for the quota of the directory in which it has that, and a quota's use is what these hold.
 //!
-//! *Repair* removes names that lead nowhere and what belongs to nobody, puts what has no name into `/lost+found`, and
+//! *Repair* removes names that lead nowhere and records that belong to nobody, puts inodes without a name into `/lost+found`, and
 //! corrects counts, as transactions of the store. A file whose inode cannot be read is lost with its contents.
 //!
 //! # Cost
@@ -57,10 +57,10 @@ impl Superblock {
         judged(|tree| Store::check(disk, tree, progress)).map(|(report, _)| report)
     }
 
-    /// As [`check_store`](Self::check_store), of a store that `check` shows to what is given to it.
+    /// Looks at the whole file system in a store whose records `check` shows; see [`check_store`](Self::check_store).
     ///
     /// # Errors
-    /// Those of `check`.
+    /// Errors of `check`.
     pub fn check_shown(
         check: impl FnOnce(&mut dyn Look) -> Result<Report, StoreError>,
     ) -> Result<Report, StoreError> {
@@ -99,7 +99,7 @@ enum Fix {
     Quota(u64, u32),
 }
 
-/// What is known of an inode.
+/// The facts about an inode.
 #[derive(Debug)]
 struct Node {
     ino: u64,
@@ -120,7 +120,7 @@ struct Node {
     quota: u32,
 }
 
-/// What is known of the file system.
+/// The facts about the file system.
 #[derive(Debug, Default)]
 struct CheckedTree {
     /// The bound of inode numbers.

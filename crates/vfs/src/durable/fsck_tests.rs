@@ -57,7 +57,7 @@ fn value_of(disk: &CrashDisk, key: &[u8]) -> Vec<u8> {
     store.get(key).expect("whole").expect("it is there")
 }
 
-/// What fsck says of it with `gravity`, after which it mends it: what is left is clean.
+/// Asserts that fsck finds `what` with `gravity` and mends it, and that the rest is clean.
 fn found_and_mended(disk: &CrashDisk, gravity: Gravity, what: &str) -> Fs {
     let report = check(disk);
     let said = report.findings.iter().any(|one| one.gravity == gravity && one.text.contains(what));

@@ -35,7 +35,8 @@ impl Drop for Growth<'_> {
 }
 
 impl Shared {
-    /// As [`may_grow`](Self::may_grow), after the disk has got back what was deleted. Called where a section could be begun.
+    /// Refuses growth as [`may_grow`](Self::may_grow) does, but only after the disk has got back the room of deleted files.
+    /// Called where a section could be begun.
     ///
     /// # Errors
     /// `ENOSPC`.
@@ -59,8 +60,8 @@ impl Shared {
         }
     }
 
-    /// As [`make_room_to_grow`](Self::make_room_to_grow), for a write to `bytes` of `inode`: pages that it has, and shares with no other file, can
-    /// be written when growth is refused.
+    /// Makes room for a write to `bytes` of `inode`, as [`make_room_to_grow`](Self::make_room_to_grow) does. Pages that it has,
+    /// and shares with no other file, can be written when growth is refused.
     #[cold]
     fn make_room_to_write(&self, inode: &Inode, bytes: &Range<u64>) -> Result<(), Errno> {
         let has_room = || {

@@ -25,7 +25,7 @@ pub(super) struct Kept {
     pub(super) absent: BTreeMap<u64, u16>,
     /// Chunks whose extent is borrowed: no record of this file names it yet (`owners.rs`).
     pub(super) borrowed: PageSet,
-    /// What the records of such chunks name meanwhile.
+    /// The extents that the records of such chunks name meanwhile.
     replaced: BTreeMap<u64, Extent>,
     /// The file counts as a borrower.
     pub(super) borrows: bool,

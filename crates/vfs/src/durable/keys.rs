@@ -46,27 +46,27 @@ impl Key {
         Key::new(tag, 0, &[])..Key::new(tag, u64::MAX, &[])
     }
 
-    /// Of what the file system has once.
+    /// The key of the facts that the file system has once.
     pub(super) fn common() -> Key {
         Key::new(COMMON, 0, &[])
     }
 
-    /// Of an inode.
+    /// The key of an inode.
     pub(super) fn inode(ino: u64) -> Key {
         Key::new(INODE, ino, &[])
     }
 
-    /// Of `name` in directory `dir`.
+    /// The key of `name` in directory `dir`.
     pub(super) fn name(dir: u64, name: &[u8]) -> Key {
         Key::new(NAME, dir, name)
     }
 
-    /// Of the extended attribute `name`.
+    /// The key of the extended attribute `name`.
     pub(super) fn xattr(ino: u64, name: &[u8]) -> Key {
         Key::new(XATTR, ino, name)
     }
 
-    /// Of a part of the contents.
+    /// The key of a chunk of the contents.
     pub(super) fn chunk(ino: u64, chunk: u64) -> Key {
         Key::new(DATA, ino, &chunk.to_be_bytes())
     }
@@ -91,7 +91,7 @@ impl Key {
         Key::all(UNOWNED)
     }
 
-    /// Of an inode without a name.
+    /// The key of an inode without a name.
     pub(super) fn orphan(ino: u64) -> Key {
         Key::new(ORPHAN, ino, &[])
     }

@@ -142,7 +142,7 @@ impl Pending {
         let (at, counted) = {
             let mut changed = stored.changed.lock();
             changed.is_held = false;
-            // What has changed stays noted.
+            // Changes stay noted.
             if (changed.counted > 0 || changed.borrowed > 0) && self.may_spill(inode) {
                 (changed.listed_at, 0)
             } else {

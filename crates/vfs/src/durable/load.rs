@@ -4,7 +4,7 @@
 //! store's tree has them: what the log held was brought there when the store was opened. The same goes for where the contents of a
 //! file are; from then on the file knows it itself, and chunks come from their extents.
 //!
-//! *Read-ahead.* What is read where the last reading ended brings chunks behind it, too, each time twice as many.
+//! *Read-ahead.* A read that begins where the last one ended loads chunks behind it, too, each time twice as many.
 //! Adjacent extents of a segment are read with one call of the disk.
 
 use super::chunk::{CHUNK, Chunk, Held};
@@ -38,7 +38,8 @@ impl InodeRef {
         if self.has(flag::PARTIAL) && self.is_dir() { self.load_names_now(true) } else { Ok(()) }
     }
 
-    /// As [`load_names`](Self::load_names), of one of several directories that a call needs together: no others leave memory for it.
+    /// Loads the names of one of several directories that a call needs together, as [`load_names`](Self::load_names) does: no
+    /// others leave memory for it.
     ///
     /// # Errors
     /// The store's.
@@ -222,7 +223,7 @@ impl InodeRef {
         Ok(())
     }
 
-    /// As [`contents`](Self::contents), of more of a file whose contents are held.
+    /// Loads further contents of a file whose contents are held; see [`contents`](Self::contents).
     ///
     /// # Errors
     /// The store's.
@@ -261,7 +262,8 @@ impl InodeRef {
         absent.find_map(|found| found)
     }
 
-    /// As [`FileData::seek_data`](crate::data::FileData::seek_data), where pages may be with the store.
+    /// The first offset with data from `offset` on, where pages may be with the store; see
+    /// [`FileData::seek_data`](crate::data::FileData::seek_data).
     ///
     /// # Errors
     /// The store's.
@@ -273,7 +275,7 @@ impl InodeRef {
         Ok(contents.seek_data(offset).into_iter().chain(absent).min())
     }
 
-    /// As [`has_hole_in`](Self::has_hole_in), where pages may be with the store.
+    /// Whether there is a hole in `bytes`, where pages may be with the store; see [`has_hole_in`](Self::has_hole_in).
     #[cold]
     pub(crate) fn has_hole_loading(&self, bytes: Range<u64>) -> bool {
         let Ok(contents) = self.contents(0..0) else { return false };
@@ -284,7 +286,8 @@ impl InodeRef {
         pages.into_iter().any(is_hole)
     }
 
-    /// As [`FileData::seek_hole`](crate::data::FileData::seek_hole), where pages may be with the store.
+    /// The first hole from `offset` on, where pages may be with the store; see
+    /// [`FileData::seek_hole`](crate::data::FileData::seek_hole).
     ///
     /// # Errors
     /// The store's.
@@ -334,7 +337,7 @@ impl Durable {
         self.revive_from(shared, ino, parent, InodeRecord::decode(&bytes).ok_or(Errno::EIO)?)
     }
 
-    /// As [`revive`](Self::revive), with this `record`.
+    /// The inode `ino` with this `record`; see [`revive`](Self::revive).
     pub(super) fn revive_from(
         &self,
         shared: &SharedRef,

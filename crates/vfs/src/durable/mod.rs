@@ -23,7 +23,7 @@
 //! its cut, when no section is open (`pending.rs`). Calls do not put down such a record themselves. So each push holds
 //! the tree as it was at one moment, contents included, and a file that is gone by then was never written.
 //!
-//! *Versions.* Of two records of one object in a push the newer counts. An inode has a counter: it is moved first, then the
+//! *Versions.* If a push has two records of one object, the newer counts. An inode has a counter: it is moved first, then the
 //! values are read, so the newest record has them all, whichever call wrote it. A name is put down while it is locked, with the
 //! time of a clock that does not go back.
 //!
@@ -198,7 +198,7 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    /// Of a `store` that says whether it `has_sums`.
+    /// The state of a `store` that says whether it `has_sums`.
     fn new(store: Store, numbers: u64, has_sums: bool, memory_limit: Option<u64>) -> Durable {
         let log_size = store.stats().log_size;
         let pending = Arc::new(Pending::new(log_size, open::limit_of(memory_limit), &store));
@@ -374,7 +374,7 @@ impl Durable {
         }
         // With files that have no name the sums are not put down, and these files stay: on another machine somebody may have one open.
         if !refcache::in_destructor() && self.nameless.used() == 0 {
-            // What is dead is counted no more then.
+            // Dead files then count no more.
             settle();
             self.put_sums(quotas, add_up);
         }
@@ -418,7 +418,7 @@ impl Shared {
         }
     }
 
-    /// As [`begin`](Self::begin), where nothing is put down. None if something is.
+    /// Begins a change where nothing is put down. None if something is. See [`begin`](Self::begin).
     #[inline]
     pub(crate) fn begin_in_memory(&self) -> Option<Changing<'_>> {
         if !self.has_no_hooks() {
@@ -429,7 +429,7 @@ impl Shared {
         self.has_no_hooks().then_some(changing)
     }
 
-    /// As [`begin`](Self::begin), where the change is to be put down.
+    /// Begins a change that is to be put down; see [`begin`](Self::begin).
     #[inline(never)]
     fn begin_put_down(&self, bytes: usize) -> Result<Section<'_>, Errno> {
         let watch = self.watch().filter(|_| self.has_hook(hook::CHANGES));
@@ -446,8 +446,7 @@ impl Shared {
         Ok(Section::new(stored, recording, changing))
     }
 
-    /// As [`begin`](Self::begin), of a change of contents. Waits until the amount of unsaved changes is below its
-    /// limit.
+    /// Begins a change of contents. Waits until the amount of unsaved changes is below its limit.
     ///
     /// # Errors
     /// Errors of [`begin`](Self::begin).
@@ -479,7 +478,8 @@ impl Shared {
         self.sync_noting(None)
     }
 
-    /// As [`sync`](Self::sync), for the sake of file `ino`, if one is given: for that alone what is tracked counts as durable.
+    /// Makes everything durable, for the sake of file `ino`, if one is given: then only this file's tracked changes count as
+    /// durable. See [`sync`](Self::sync).
     ///
     /// # Errors
     /// Errors of [`sync`](Self::sync).
@@ -493,7 +493,7 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`sync`](Self::sync), for the sake of `inode`.
+    /// Makes everything durable, for the sake of `inode`; see [`sync`](Self::sync).
     ///
     /// # Errors
     /// Errors of [`sync`](Self::sync).

@@ -99,11 +99,11 @@ fn a_file_without_a_name_takes_no_more_memory_than_it_may_and_its_space_comes_ba
             let fd = made(&process, way, LEN, || peak = peak.max(used(&fs)));
             assert!(peak <= most + LIMIT / 16, "{way:?}: {peak} bytes are counted");
             assert!(disk.written("segment") > LEN as u64 * 3 / 4, "{way:?}: it is written");
-            // What is counted is what is there.
+            // The counted chunks are those in memory.
             let file = process.file(fd).expect("it is open");
             let chunks = || file.inode().data.chunks_with_data(0..u64::MAX).len();
             assert!(chunks() * 65_536 < LIMIT, "{way:?}: {} chunks are in memory", chunks());
-            // One that nobody calls: another file takes the memory.
+            // A file that nobody calls: another file takes the memory.
             let other = process.open("/other", OpenFlags::CREAT | OpenFlags::RDWR, 0o600).expect("room");
             write(&process, other, 0, LEN / 2, || ());
             process.close(other).expect("it is open");
@@ -152,7 +152,7 @@ fn what_is_removed_or_cut_off_counts_no_more() {
     fs.process(Cred::root()).truncate("/f", 0).expect("it is there");
     fs.sync().expect("the disk works");
     is_little("cut off");
-    // What is cut off holds no file: this one is gone with its name.
+    // Chunks that are cut off hold no file: this one is gone with its name.
     fs.remove_file("/f").expect("it is there");
     fs.settle();
     assert_eq!(fs.superblock().live_inodes(), 1);

@@ -197,7 +197,7 @@ impl NameSet {
         self.inodes.used() * INODE_BYTES + self.standing.load(Ordering::Relaxed) * crate::data::PAGE
     }
 
-    /// What it knows of inodes and names.
+    /// The counts of inodes and names in memory.
     pub(super) fn counts(&self) -> MemoryUse {
         let inodes_apart = self.apart.lock().len() as u64;
         MemoryUse {
@@ -454,7 +454,7 @@ impl Durable {
             }
             has_checkpointed = true;
         }
-        // What is left is in use. The next search waits until memory use has grown notably, or until observers have
+        // The remaining inodes are in use. The next search waits until memory use has grown notably, or until observers have
         // given up references.
         let threshold = limit.max(names.used() + limit / SLACK);
         names.threshold.store(threshold, Ordering::Relaxed);

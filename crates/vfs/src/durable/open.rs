@@ -295,7 +295,7 @@ impl Durable {
             while self.pending.removals.are_left() {
                 self.sync()?;
             }
-            // What is loaded is read from the tree.
+            // Contents are loaded from the tree.
             self.store.checkpoint().map_err(|error| errno(&error))?;
         }
         if is_sound { Ok(()) } else { Err(Errno::EIO) }

@@ -72,7 +72,7 @@ pub(super) fn encode(owners: u32, allocated: u64) -> [u8; 8] {
     value
 }
 
-/// What that says. No such record says less than two owners.
+/// Decodes a record `e`: owners, and bytes. No such record says less than two owners.
 pub(super) fn decode(value: &[u8]) -> Option<(u32, u64)> {
     let (owners, allocated) = value.split_first_chunk()?;
     let (owners, allocated) = (u32::from_le_bytes(*owners), u32::from_le_bytes(allocated.try_into().ok()?));
@@ -260,7 +260,7 @@ impl OwnerCounts {
         Ok(())
     }
 
-    /// What `changes` have of `extent`.
+    /// The entry of `changes` for `extent`.
     fn change_of<'c>(
         &self,
         extent: Extent,

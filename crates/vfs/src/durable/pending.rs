@@ -60,7 +60,7 @@ pub(crate) struct Stored {
     is_behind: AtomicBool,
     /// The access time in the last record, packed. *Atomic (stands alone).*
     pub(super) atime: AtomicU64,
-    /// What the store has. Taken before `changed`, and by a push for as long as it collects the file.
+    /// The contents as the store has them. Taken before `changed`, and by a push for as long as it collects the file.
     pub(super) kept: Mutex<Kept>,
     /// A bit for each of the first pages that is marked as changed, of an inode that is listed, and [`LISTED`]. *Atomic (stands
     /// alone); written under `changed`.*
@@ -96,14 +96,14 @@ pub(super) struct Changed {
     pub(super) borrowed: u64,
 }
 
-/// What the next push is to collect.
+/// The changes that the next push is to collect.
 pub(super) struct Pending {
     pub(super) listed: ListedInodes,
     /// Files without a name may be spilled. *Immutable.*
     pub(super) spills: bool,
     pub(super) removals: Removals,
     pub(super) remains: Remains,
-    /// What the last cut copied.
+    /// The contents that the last cut copied.
     pub(super) copied: Mutex<Vec<Copied>>,
     /// Chunks that the last cut patched.
     pub(super) patched: Mutex<Vec<(InodeRef, u64)>>,
@@ -132,7 +132,7 @@ pub(super) struct Pending {
 }
 
 impl Changed {
-    /// As [`Stored::marked`] and [`Stored::marked_from`] have it.
+    /// The values for [`Stored::marked`] and [`Stored::marked_from`].
     pub(super) fn marks(&self) -> (u64, u64) {
         let last = self.dirty.within(&(0..PAGES_END)).last().filter(|range| range.end == PAGES_END);
         let from = last.map_or(PAGES_END, |range| range.start);

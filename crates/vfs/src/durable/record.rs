@@ -66,7 +66,7 @@ pub(super) struct InodeRecord<'r> {
     pub(super) size: u64,
     /// Pages with data.
     pub(super) pages: u64,
-    /// Of a device.
+    /// The number of a device.
     pub(super) rdev: u64,
     /// A directory with a name of it, if one is known; never of a device, a fifo or a socket.
     pub(super) holder: Option<u64>,
@@ -174,7 +174,7 @@ impl<'r> InodeRecord<'r> {
         InodeRecord::decode_head(bytes).filter(|record| record.unwritten().is_some())
     }
 
-    /// As [`decode`](Self::decode), whatever the tail of a regular file is.
+    /// Decodes `bytes`, whatever the tail of a regular file is.
     pub(super) fn decode_head(bytes: &'r [u8]) -> Option<InodeRecord<'r>> {
         let (head, mut tail) = bytes.split_first_chunk::<HEAD>()?;
         let parts = head[0].checked_sub(FORM).filter(|parts| *parts <= WITH_ORIGIN + IN_QUOTA)?;
@@ -352,7 +352,7 @@ impl ScrubRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) inodes: u64,
-    /// Of the space that is limited.
+    /// Bytes of the limited space.
     pub(super) bytes: u64,
     /// Unwritten pages.
     pub(super) unwritten: u64,
@@ -368,7 +368,7 @@ pub(super) fn common(numbers: u64, sums: Option<Totals>) -> Vec<u8> {
     bytes
 }
 
-/// What that says.
+/// Decodes such a value.
 pub(super) fn decode_common(value: &[u8]) -> Option<(u64, Option<Totals>)> {
     let (form, rest) = value.split_first()?;
     let (words, rest) = rest.as_chunks();

@@ -36,7 +36,7 @@ const REMOVALS_MAX: u64 = 8192;
 const LOOKED_UP_MAX: usize = 512;
 const LOOKED_UP_AT_ONCE: usize = 128;
 
-/// What is to be removed.
+/// The records that are to be removed.
 pub(super) struct Removals {
     /// *Per CPU; each protected by its mutex.*
     gone: PerCpu<Mutex<Vec<Removal>>>,
@@ -47,7 +47,8 @@ pub(super) struct Removals {
     most: AtomicU64,
 }
 
-/// What is to be removed of one inode. Most that go have little, and many go at a time: so that takes little memory.
+/// The removal of one inode's records. Most removed inodes have little, and many go at a time: so that takes little
+/// memory.
 pub(super) enum Removal {
     /// The complete removal is known: the inode's own records, and the record of its first chunk, if any, which names
     /// no extent.
@@ -61,7 +62,7 @@ pub(super) enum Removal {
 /// The records of an inode that are to be removed.
 pub(super) struct Gone {
     pub(super) ino: u64,
-    /// What the store has of its contents. If the contents are not known, the tree has all of them.
+    /// Its contents as the store has them. If the contents are not known, the tree has all of them.
     kept: Kept,
     /// Chunks of which records may be left.
     chunks: Range<u64>,
@@ -161,7 +162,7 @@ impl Removals {
         self.put(Removal::Whole(Box::new(gone)));
     }
 
-    /// What `removal` says is to be removed.
+    /// Notes `removal` for the next push.
     pub(super) fn put(&self, removal: Removal) {
         self.gone.here().lock().push(removal);
     }
@@ -279,7 +280,7 @@ impl Removals {
             return;
         }
         let xattrs = Key::xattrs(gone.ino);
-        // One that is left is found by `fsck`.
+        // `fsck` finds an attribute that is left.
         let _ = data.scan(&xattrs.start, &xattrs.end, &mut |key, _| {
             to.remove(key);
             true
@@ -355,7 +356,7 @@ impl Inode {
         // Nobody else has the inode. The destructor may run under any lock, so this one is not waited for.
         let kept = stored.kept.try_lock();
         let (ino, xattrs, removals) = (self.ino(), self.xattr_names(), &durable.pending.removals);
-        // What is new, or was loaded, is known.
+        // A new or loaded file is known.
         let is_new = !self.has(flag::PARTIAL);
         if let Some(kept) = kept.as_ref().filter(|kept| xattrs.is_empty() && (is_new || kept.is_known))
             && let Some(has_chunk) = kept.has_first_alone()

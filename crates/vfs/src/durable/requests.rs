@@ -31,7 +31,7 @@ const TOGETHER: usize = 64;
 /// The slot that says that a mount stands.
 const STANDING: u16 = u16::MAX;
 
-/// What a mount calls one of its requests.
+/// The name that a mount has for one of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId {
     /// The mount: a number that no other has.
@@ -52,7 +52,7 @@ pub(super) struct Requests {
 
 #[derive(Default)]
 struct RequestTable {
-    /// What threads serve.
+    /// The requests that threads serve.
     by_thread: HashMap<thread::ThreadId, RequestId>,
     /// Requests that have changed something, by mount and slot.
     executed: BTreeMap<(u64, u16), Executed>,

@@ -278,7 +278,7 @@ impl Durable {
         memory.evict(&self.pending.planted);
     }
 
-    /// What is in memory.
+    /// The memory in use.
     pub(super) fn memory_use(&self) -> MemoryUse {
         let (memory, names) = (&self.pending.memory, self.names());
         MemoryUse {

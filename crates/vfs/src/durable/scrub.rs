@@ -107,7 +107,7 @@ struct ScrubStep {
     /// Bytes that were read.
     read: u64,
     findings: Vec<ScrubFinding>,
-    /// As in [`ScrubProgress`].
+    /// Places of shared extents that were read and are sound: see [`ScrubProgress`].
     shared: BTreeSet<u64>,
 }
 

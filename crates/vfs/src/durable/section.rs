@@ -32,7 +32,7 @@ struct Open<'s> {
     recording: Option<Box<RefCell<Recording<'s>>>>,
 }
 
-/// What goes to the store.
+/// The part of a section that goes to the store.
 struct Stored<'s> {
     durable: &'s Durable,
     transaction: RefCell<Transaction<'s>>,
@@ -80,7 +80,7 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// As [`times`](Self::times), of any inode.
+    /// The times of `inode`, of any type, changed, if they `moved`; see [`times`](Self::times).
     pub(crate) fn times_of(&self, inode: &InodeRef, moved: bool) {
         if moved && let Some(open) = &self.open {
             open.put_down(|_| (), |stored| stored.changed(inode));

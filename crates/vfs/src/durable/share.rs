@@ -13,8 +13,8 @@
 //! at many files at once; later it holds each alone instead.
 //!
 //! *A copy between two files* that others use is a change, and so needs a section itself. It holds the contents of both alone
-//! ([`hold_contents_alone`](crate::Inode)): no other call is at work on them, but for reads of pages that are in memory. Those notice
-//! that pages move, as always. Chunks are shared if they lie on the same boundaries in both files:
+//! ([`hold_contents_alone`](crate::Inode)): no other call is at work on them, but for reads of pages that are in memory. Such
+//! reads notice that pages move, as always. Chunks are shared if they lie on the same boundaries in both files:
 //! ```text
 //!   source      | page page |====chunk====|====chunk====| page |       |: 64 KiB      what is not a whole chunk is copied by pages
 //!   target   ...| page page |====chunk====|====chunk====| page |...    so is a chunk of which the source has no extent

@@ -193,7 +193,7 @@ fn a_clone_neither_reads_nor_writes_what_is_on_disk() {
         fs.sync().expect("the disk works");
         assert_eq!(traffic(), before, "in memory: {is_in_memory}");
         assert_eq!(live(&fs), used);
-        // Of the clone, which nobody has read.
+        // A snapshot of the clone, which nobody has read.
         fs.superblock().take_snapshot(b"one").expect("room");
         fs.sync().expect("the disk works");
         assert_eq!((traffic(), live(&fs)), (before, used), "in memory: {is_in_memory}");
@@ -339,7 +339,7 @@ fn an_extent_that_its_last_owner_loses_while_a_copy_is_made_is_not_freed_and_a_c
     };
     made(None).expect("without the fault all is well");
     made(Some(Mutant::BorrowedFreed)).expect_err("the fault was not found");
-    // One that is given up: the next push frees what it borrowed.
+    // A copy that is given up: the next push frees the extents that it borrowed.
     let (disk, fs) = counted();
     fs.write("/f", pattern(0, LEN)).expect("room");
     close(&fs);

@@ -33,7 +33,7 @@ impl AsRef<Path> for Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // What cannot be removed is left to the host.
+        // Files that cannot be removed are left to the host.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -522,7 +522,7 @@ fn a_file_four_times_as_large_as_memory_is_written_and_read_and_changed() {
     let fs = Fs::with_superblock(Superblock::open_on(shared(&disk), again).expect("it was closed"));
     assert!(fs.read(&path[0]).expect("it is there") == whole);
     assert_within_limit(&fs, &path);
-    // What is cut off is not read for that.
+    // Chunks that are cut off are not read for that.
     let process = fs.process(Cred::root());
     process.truncate(&path[0], 100_000).expect("it is there");
     process.truncate(&path[0], 3_000_000).expect("it is there");

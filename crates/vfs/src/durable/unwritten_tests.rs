@@ -213,7 +213,7 @@ fn fsck_finds_reserved_pages_that_are_no_ranges_or_have_contents_and_mends_them(
     };
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let too_many: Vec<_> = (0..=RANGES_MAX as u64).map(|n| (100 + 2 * n, 101 + 2 * n)).collect();
-    // The file has pages 10 and 11. What a repair leaves, in blocks.
+    // The file has pages 10 and 11. After a repair it has so many blocks.
     let cases = [
         (range(&[(5, 10), (12, 20)]), None),
         (range(&[(5, 11), (12, 20)]), Some(13)),

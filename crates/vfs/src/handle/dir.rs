@@ -105,7 +105,7 @@ impl Dir {
     /// The attributes of a file below, of a symbolic link itself.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
         self.0.stat(path.as_ref(), AtFlags::SYMLINK_NOFOLLOW)
     }

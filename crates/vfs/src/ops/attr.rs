@@ -8,7 +8,7 @@ use crate::stat::{S_IALLUGO, S_ISGID, Timestamp};
 use crate::watch::fault::Calls;
 use crate::{Access, Caps, Cred, Errno, Inode, InodeFlags, InodeRef};
 
-/// What to change. `None` leaves as is.
+/// The attributes to change. `None` leaves as is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission, set-ID and sticky bits.

@@ -12,7 +12,7 @@ use sluice_sync::name_table::{LockedEntry, Recorder};
 use sluice_sync::rcu::{self, Guard};
 use sluice_sync::refcache::Ref;
 
-/// What to create.
+/// The inode to create.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInode<'a> {
     /// The type, and what belongs to it.
@@ -43,7 +43,7 @@ pub enum NewKind<'a> {
 }
 
 impl NewKind<'_> {
-    /// What overlay file systems mark removed names with. Any user may create a whiteout: it leads to no device.
+    /// The device with which overlay file systems mark removed names. Any user may create a whiteout: it leads to no device.
     pub(crate) const WHITEOUT: NewKind<'static> = NewKind::CharDevice(0);
 
     /// Whether it is a [`WHITEOUT`](Self::WHITEOUT).
@@ -110,7 +110,7 @@ impl InodeRef {
         self.look_up_by(name, |dir, hash| dir.names.get(hash, name, section))
     }
 
-    /// As [`lookup_in`](Self::lookup_in), and a step of what `recorder` records.
+    /// Looks `name` up as a step of the path that `recorder` records; see [`lookup_in`](Self::lookup_in).
     pub(crate) fn lookup_recorded<'g>(
         &'g self,
         name: &[u8],
@@ -164,8 +164,8 @@ impl InodeRef {
         )
     }
 
-    /// As [`create`](Self::create) in the caller's read section, if nobody is waited for or told of it. `put_down` began before that: a
-    /// section is not begun inside another.
+    /// Creates `name` in the caller's read section, if nobody is waited for or told of it; see [`create`](Self::create).
+    /// `put_down` began before that: a section is not begun inside another.
     #[inline]
     pub(crate) fn create_at_once(
         &self,

@@ -222,8 +222,8 @@ impl InodeRef {
         })
     }
 
-    /// As [`write_at`](Self::write_at), for a cache above that collected the writes and keeps the times itself: times,
-    /// set-ID bits and a file capability stay as they are.
+    /// Writes `data` at `offset`, growing the file as needed, for a cache above that collected the writes and keeps the times
+    /// itself: times, set-ID bits and a file capability stay as they are.
     ///
     /// # Errors
     /// Errors of [`InodeRef::write_at`].
@@ -235,9 +235,9 @@ impl InodeRef {
         })
     }
 
-    /// As [`write_at`](Self::write_at), of what `data` has for below the end of the file, for a cache above that collected
-    /// what was stored through a mapping: such stores do not make a file longer, and what lies past an end that was cut
-    /// since is gone. Set-ID bits stay, and so do the times if the caller moves them later.
+    /// Writes the part of `data` that lies below the end of the file, for a cache above that collected stores through a mapping:
+    /// such stores do not make a file longer, and bytes past an end that was cut since are gone. Set-ID bits stay, and so do the
+    /// times if the caller moves them later.
     ///
     /// # Errors
     /// Errors of [`InodeRef::write_at`].
@@ -330,7 +330,7 @@ impl InodeRef {
         self.write_back_caches(cred.via, offset..u64::MAX);
         let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
         let space = &**self;
-        // What is moved reaches to the end.
+        // The moved bytes reach to the end.
         let changed = offset..if moves { u64::MAX } else { offset + len };
         let punches = matches!(operation, FallocateOperation::Punch);
         let hold = || {
@@ -382,7 +382,7 @@ impl InodeRef {
         self.copy_range_noting(cred, offset, to, to_offset, len, true)
     }
 
-    /// As [`InodeRef::copy_range`]; whether the access time is updated is said by `update_atime`.
+    /// Copies bytes as [`InodeRef::copy_range`] does; `update_atime` says whether the access time is updated.
     pub(crate) fn copy_range_noting(
         &self,
         cred: &Cred,
@@ -420,7 +420,7 @@ impl InodeRef {
         })
     }
 
-    /// As [`copy_range_noting`](Self::copy_range_noting), if that can share something in the store.
+    /// Copies bytes as [`copy_range_noting`](Self::copy_range_noting) does, if the two files can share extents in the store.
     fn copy_sharing(
         &self,
         cred: &Cred,
@@ -452,7 +452,7 @@ impl InodeRef {
     }
 }
 
-/// What a change of contents did.
+/// The result of a change of contents.
 struct ContentsChange<R> {
     result: R,
     /// The bytes that are to be put down; none if nothing changed.

@@ -148,8 +148,8 @@ impl InodeRef {
 }
 
 impl Inode {
-    /// As [`unlink`](InodeRef::unlink) in the caller's read `section`, of a file that is there, if nobody is waited for or told of it.
-    /// `put_down` began before that: a section is not begun inside another.
+    /// Removes the name of a file in the caller's read `section`, if nobody is waited for or told of it; see
+    /// [`unlink`](InodeRef::unlink). `put_down` began before that: a section is not begun inside another.
     #[inline]
     pub(crate) fn unlink_at_once(
         &self,
@@ -239,7 +239,7 @@ impl Inode {
         self.lock_entry_nested(name, 0)
     }
 
-    /// As [`lock_entry`](Self::lock_entry), for a caller that has names of other directories locked at lower levels.
+    /// Locks `name` for a caller that has names of other directories locked at lower levels; see [`lock_entry`](Self::lock_entry).
     #[track_caller]
     pub(crate) fn lock_entry_nested<'n>(
         &'n self,

@@ -28,12 +28,12 @@ use sluice_sync::rcu;
 use sluice_sync::refcache::Ref;
 use std::ptr;
 
-/// What a finished rename did, for observers.
+/// The effects of a finished rename, for observers.
 struct Moved {
     source: InodeRef,
     /// The file that had the new name: it lost that name, or took the old one.
     target: Option<InodeRef>,
-    /// What has the old name now.
+    /// The whiteout that has the old name now.
     whiteout: Option<InodeRef>,
     /// Whether the times of the old directory moved, and those of the new one.
     times: [bool; 2],
@@ -354,7 +354,7 @@ impl Ends<'_> {
 }
 
 pub(crate) fn check_flags(flags: RenameFlags) -> Result<(), Errno> {
-    // What an exchange leaves no room for.
+    // Flags that an exchange excludes.
     let moving = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
     let is_known = flags == RenameFlags::EXCHANGE || moving.contains(flags);
     if is_known { Ok(()) } else { Err(Errno::EINVAL) }

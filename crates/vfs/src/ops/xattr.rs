@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Default)]
 pub(crate) struct Xattrs {
     values: BTreeMap<Box<[u8]>, Box<[u8]>>,
-    /// What they count for together. *Protected by the mutex around all of this.*
+    /// The charge for all of them. *Protected by the mutex around all of this.*
     charged: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn charge_of_stored(name: &[u8], value: &[u8]) -> u64 {
     }
 }
 
-/// What a value counts for, in bytes.
+/// The charge for a value, in bytes.
 fn charge_of(name: &[u8], value: &[u8]) -> u64 {
     charged((ENTRY_BYTES + name.len() + value.len()) as u64)
 }
@@ -74,7 +74,7 @@ pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// The rights of a program beyond those of its caller: a statement about the contents and the owner, which goes when these change.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What a name's prefix says about it.
+/// The namespace that a name's prefix means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Namespace {
     User,

@@ -14,7 +14,7 @@ impl Process {
     /// The attributes of the file at `path`, at the end of a symbolic link if it is one.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn stat(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
         self.look_at(Fd::CWD, path.as_ref(), AtFlags::empty(), |found| Ok(found.inode.stat()))
     }
@@ -22,7 +22,7 @@ impl Process {
     /// The attributes of the file at `path`; a symbolic link at its end is not followed.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn lstat(&self, path: impl AsRef<Path>) -> Result<Stat, Errno> {
         self.look_at(Fd::CWD, path.as_ref(), AtFlags::SYMLINK_NOFOLLOW, |found| Ok(found.inode.stat()))
     }
@@ -35,8 +35,8 @@ impl Process {
         self.use_file(fd, |file| file.inode().stat_at_once(), |file| Ok(file.inode().stat()))
     }
 
-    /// As [`stat`](Self::stat) or, with `SYMLINK_NOFOLLOW`, [`lstat`](Self::lstat), relative to `dir`; with
-    /// `EMPTY_PATH` as [`fstat`](Self::fstat).
+    /// The attributes of the file at `path`, relative to `dir`: with `SYMLINK_NOFOLLOW` of a symbolic link itself, with
+    /// `EMPTY_PATH` and an empty path of the file that `dir` is open on.
     ///
     /// # Errors
     /// Errors of the path walk; `EBADF`; `EINVAL` for other flags.
@@ -159,8 +159,8 @@ impl Process {
         self.change(&location, &SetAttr { atime, mtime, ..SetAttr::default() })
     }
 
-    /// As [`utimens`](Self::utimens), relative to `dir`. To change nothing succeeds without a look at the
-    /// path, as on Linux.
+    /// Sets the times of the file at `path`, relative to `dir`; see [`utimens`](Self::utimens). To change nothing succeeds
+    /// without a look at the path, as on Linux.
     ///
     /// # Errors
     /// Errors of [`utimens`](Self::utimens); `EINVAL` for unknown flags.
@@ -248,8 +248,7 @@ impl Process {
         self.readlinkat(Fd::CWD, path)
     }
 
-    /// As [`readlink`](Self::readlink), relative to `dir`; an empty path names the link that `dir` is open
-    /// on.
+    /// The target of the symbolic link at `path`, relative to `dir`; an empty path names the link that `dir` is open on.
     ///
     /// # Errors
     /// Errors of [`readlink`](Self::readlink); `ENOENT` for an empty path when `dir` is no symbolic link.
@@ -270,7 +269,7 @@ impl Process {
     /// The state of the file system that holds `path`; in a directory with a quota, that of the quota.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn statfs(&self, path: impl AsRef<Path>) -> Result<StatFs, Errno> {
         Ok(self.resolve(Fd::CWD, path.as_ref(), true)?.inode.statfs())
     }
@@ -278,7 +277,7 @@ impl Process {
     /// The quota for which the file at `path` counts, if there is one. Releases what has lost its last user first, so it is exact.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn quota(&self, path: impl AsRef<Path>) -> Result<Option<QuotaUse>, Errno> {
         let inode = self.resolve(Fd::CWD, path.as_ref(), true)?.inode;
         settle();

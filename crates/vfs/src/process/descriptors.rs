@@ -39,13 +39,13 @@ const FIRST: u32 = 8;
 const PASSED_MAX: u32 = 8;
 const _: () = assert!(FIRST <= PASSED_MAX + 1, "of the first slots too few are passed to raise the hint");
 
-/// What each descriptor of a process points to.
+/// The open files of a process, by descriptor.
 pub(crate) struct FdTable {
     /// *Immutable.*
     owner: DescriptorOwner,
     /// The lowest slots.
     first: [CachePadded<DescriptorSlot>; FIRST as usize],
-    /// Those behind them, once one was asked for. *Set once.*
+    /// The slots behind them, once one was asked for. *Set once.*
     further: OnceLock<Box<SlotTable<CachePadded<DescriptorSlot>>>>,
     /// No slot below this one is free. *Atomic (hint).*
     lowest: CachePadded<AtomicU32>,
@@ -132,12 +132,12 @@ impl FdTable {
         self.first.get(number as usize).unwrap_or_else(further)
     }
 
-    /// As [`slot`](Self::slot), of a number that was in use at some time.
+    /// The slot of a number that was in use at some time.
     ///
     /// # Errors
     /// `EBADF`.
     fn known_slot(&self, fd: Fd) -> Result<&DescriptorSlot, Errno> {
-        // What is negative is past all slots.
+        // A negative number is past all slots.
         let number = fd.0.cast_unsigned();
         let further = || self.further.get()?.peek(number - FIRST);
         self.first.get(number as usize).or_else(further).map(|slot| &**slot).ok_or(Errno::EBADF)

@@ -28,8 +28,8 @@ impl Process {
         Ok(read)
     }
 
-    /// As [`getdents`](Self::getdents), without a copy: calls `visit` for each entry until it answers false; that entry
-    /// is the next to be read.
+    /// Calls `visit` for each further entry of the open directory, without a copy, until it answers false; that entry is the next
+    /// to be read. See [`getdents`](Self::getdents).
     ///
     /// `visit` runs in a read section, in which no inode and no name is freed: it must be quick, and make no calls.
     ///

@@ -46,9 +46,9 @@ impl Process {
         })
     }
 
-    /// As [`fcntl_setlease`](Self::fcntl_setlease), a delegation (`F_SETDELEG`): it is broken by changes of the file's
-    /// attributes (extended ones included) and names, too, and whether others have the file open does not matter. A
-    /// delegation of a directory can only be shared, and is broken by changes of names in it.
+    /// Takes, changes or gives up a delegation of the open file (`F_SETDELEG`); see [`fcntl_setlease`](Self::fcntl_setlease). It
+    /// is broken by changes of the file's attributes (extended ones included) and names, too, and whether others have the file
+    /// open does not matter. A delegation of a directory can only be shared, and is broken by changes of names in it.
     ///
     /// # Errors
     /// Errors of [`fcntl_setlease`](Self::fcntl_setlease); `EINVAL` for an exclusive one on a directory.

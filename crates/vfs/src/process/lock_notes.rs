@@ -43,7 +43,7 @@ impl LockNotes {
     /// Notes that the process has a lock of `file`, whose ranges are locked.
     pub(super) fn note(&self, file: &Inode) {
         let (place, file) = self.place(file);
-        // SeqCst(note): before the look for the descriptor. What is noted already is only read.
+        // SeqCst(note): before the look for the descriptor. A file that is noted already is only read.
         let mut noted = place.load(Ordering::SeqCst);
         while noted != file && noted != SEVERAL {
             let new = if noted == FREE { file } else { SEVERAL };

@@ -8,7 +8,7 @@ use sluice_locks::{Cancel, Kind, Owner, Range, RangeError, RangeRequest};
 /// A byte-range lock as `fcntl` describes it (`struct flock`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileLock {
-    /// What to set, or what was found.
+    /// The kind to set, or the kind that was found.
     pub kind: LockType,
     /// From where `start` counts: `Set`, `Cur` or `End`.
     pub whence: Whence,
@@ -31,7 +31,7 @@ pub enum LockType {
     Unlock,
 }
 
-/// What `flock` is to do.
+/// The operation of `flock`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum FlockOperation {
     /// Lock shared.
@@ -79,8 +79,7 @@ impl Process {
         self.set_lock(fd, lock, Style::Posix, None)
     }
 
-    /// As [`fcntl_setlk`](Self::fcntl_setlk), waiting until the lock is free or `cancel` says to give up
-    /// (`F_SETLKW`).
+    /// Sets or removes a lock of this process, waiting until the lock is free or `cancel` says to give up (`F_SETLKW`).
     ///
     /// # Errors
     /// Errors of [`fcntl_setlk`](Self::fcntl_setlk); `EDEADLK` when waiting would never end; `EINTR`, `ETIMEDOUT`.
@@ -104,8 +103,8 @@ impl Process {
         self.set_lock(fd, lock, Style::Ofd, None)
     }
 
-    /// As [`fcntl_setlkw`](Self::fcntl_setlkw), on behalf of the open file description (`F_OFD_SETLKW`).
-    /// Deadlocks are not detected.
+    /// Sets or removes a lock of the open file description, waiting until the lock is free or `cancel` says to give up
+    /// (`F_OFD_SETLKW`). Deadlocks are not detected.
     ///
     /// # Errors
     /// Errors of [`fcntl_setlkw`](Self::fcntl_setlkw), `EDEADLK` excepted.

@@ -128,7 +128,7 @@ impl Process {
         self.child(cred)
     }
 
-    /// As [`fork`](Self::fork), as a login of its own.
+    /// A child with these credentials, as a login of its own; see [`fork`](Self::fork).
     fn child(&self, cred: Cred) -> Process {
         let cwd = {
             // While we hold this the parent stays where it is, so its mount is not taken away.
@@ -200,7 +200,7 @@ impl Process {
         self.look(dir, path, follow, |found| Ok(found.to_location()))
     }
 
-    /// As [`resolve`](Self::resolve), for a look at the file that takes no reference of it.
+    /// Calls `look` with the file at `path`, without a reference of it; see [`resolve`](Self::resolve).
     fn look<R>(
         &self,
         dir: Fd,
@@ -234,7 +234,7 @@ impl Process {
         }
     }
 
-    /// As [`look`](Self::look), by the flags of the `*at` calls.
+    /// [`look`](Self::look) with the flags of the `*at` calls.
     fn look_at<R>(
         &self,
         dir: Fd,
@@ -248,8 +248,8 @@ impl Process {
         self.look(dir, path, !flags.contains(AtFlags::SYMLINK_NOFOLLOW), look)
     }
 
-    /// As [`resolve`](Self::resolve), by the flags of the `*at` calls. An empty path with `EMPTY_PATH` names
-    /// what `dir` is open on.
+    /// [`resolve`](Self::resolve) with the flags of the `*at` calls. An empty path with `EMPTY_PATH` names the file that `dir` is
+    /// open on.
     fn resolve_at(&self, dir: Fd, path: &Path, flags: AtFlags) -> Result<Location, Errno> {
         if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
             if dir == Fd::CWD {
@@ -317,10 +317,10 @@ impl Process {
         self.descriptors.get(fd)
     }
 
-    /// As [`file`](Self::file), for a look that is over soon and waits for nobody: what it returns.
+    /// The result of `look` at the open file of `fd`, for a look that is over soon and waits for nobody.
     ///
     /// # Errors
-    /// `EBADF`, and those of `look`.
+    /// `EBADF`, and errors of `look`.
     #[inline]
     fn borrow<R>(&self, fd: Fd, look: impl FnOnce(&OpenFile) -> Result<R, Errno>) -> Result<R, Errno> {
         self.descriptors.borrow(fd, look)
@@ -351,7 +351,7 @@ impl Process {
         waiting(&*self.file(fd)?)
     }
 
-    /// What descriptor `fd` is open on.
+    /// The location of the file that descriptor `fd` is open on.
     ///
     /// # Errors
     /// `EBADF`, also for a descriptor that only names a place.
@@ -372,7 +372,7 @@ impl Drop for Process {
     }
 }
 
-/// What the process `id` shows as.
+/// The pid that the process `id` shows.
 fn pid_of(id: u64) -> i32 {
     i32::try_from(id & 0x7fff_ffff).unwrap_or(i32::MAX)
 }

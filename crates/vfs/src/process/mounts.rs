@@ -44,8 +44,8 @@ impl Process {
         self.fs.mounts().detach(&at, flags)
     }
 
-    /// A new, independent file system with the directory at `path` and everything below it as it is now, the contents of
-    /// files shared until one side writes them. What is mounted below does not come along. See [`InodeRef::snapshot`](crate::InodeRef::snapshot).
+    /// A new, independent file system with the directory at `path` and everything below it as it is now, the contents of files
+    /// shared until one side writes them. Mounts below do not come along. See [`InodeRef::snapshot`](crate::InodeRef::snapshot).
     ///
     /// # Errors
     /// `EPERM`, those of that call and of the path walk.

@@ -94,9 +94,9 @@ impl Process {
         parent.dir.inode.create(&self.cred, name, &new).map(drop)
     }
 
-    /// Copies the file at `from`, or the directory there with all that is below it, to the new name `to` in the same file
-    /// system. Contents are shared until one side writes. A symbolic link at the end of `from` is copied itself. What is
-    /// mounted below does not come along. See [`InodeRef::clone_tree`](crate::InodeRef::clone_tree).
+    /// Copies the file at `from`, or the directory there with all that is below it, to the new name `to` in the same file system.
+    /// Contents are shared until one side writes. A symbolic link at the end of `from` is copied itself. Mounts below do not come
+    /// along. See [`InodeRef::clone_tree`](crate::InodeRef::clone_tree).
     ///
     /// # Errors
     /// `EPERM` without `SYS_ADMIN`; `EROFS`; those of that call and of the path walk.
@@ -131,8 +131,9 @@ impl Process {
         self.linkat(Fd::CWD, old, Fd::CWD, new, AtFlags::empty())
     }
 
-    /// As [`link`](Self::link), relative to directories. With `SYMLINK_FOLLOW` a link's target gets the name;
-    /// with `EMPTY_PATH` what `old_dir` is open on, which needs `DAC_READ_SEARCH` or to have opened it.
+    /// Gives the file at `old`, relative to `old_dir`, the further name `new`, relative to `new_dir`. With `SYMLINK_FOLLOW` a
+    /// link's target gets the name; with `EMPTY_PATH` the file that `old_dir` is open on, which needs `DAC_READ_SEARCH` or to
+    /// have opened it.
     ///
     /// # Errors
     /// Errors of [`link`](Self::link); `EINVAL` for other flags.

@@ -76,7 +76,7 @@ impl Process {
     /// The names of the attributes of the file at `path`.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn listxattr(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Errno> {
         Ok(self.resolve(Fd::CWD, path.as_ref(), true)?.inode.list_xattr(&self.cred))
     }
@@ -84,7 +84,7 @@ impl Process {
     /// The names of a file's extended attributes; a symbolic link at the end of `path` is not followed.
     ///
     /// # Errors
-    /// Those of the path walk.
+    /// Errors of the path walk.
     pub fn llistxattr(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Errno> {
         Ok(self.resolve(Fd::CWD, path.as_ref(), false)?.inode.list_xattr(&self.cred))
     }

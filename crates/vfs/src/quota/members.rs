@@ -110,7 +110,7 @@ impl Inode {
         Ok(())
     }
 
-    /// As [`move_to_quota`](Self::move_to_quota), whatever the limit.
+    /// Gives the inode the number `to`, whatever the limit there.
     pub(crate) fn bring_to_quota(&self, to: u32) {
         let _contents = self.data.alone();
         if self.quota_number() != to {
@@ -235,7 +235,8 @@ impl InodeRef {
         Some(QuotaUse { limit: quota.limit(), used: quota.used(), dir: quota.dir() })
     }
 
-    /// As [`Superblock::statfs`](crate::Superblock::statfs), with no more free blocks than the file's quota has room for.
+    /// The figures of the file system, with no more free blocks than the file's quota has room for; see
+    /// [`Superblock::statfs`](crate::Superblock::statfs).
     pub fn statfs(&self) -> StatFs {
         let statfs = self.shared.statfs();
         let Some(QuotaUse { limit, used, .. }) = self.quota() else { return statfs };
@@ -244,8 +245,9 @@ impl InodeRef {
         StatFs { blocks, blocks_free: free.min(statfs.blocks_free), ..statfs }
     }
 
-    /// Lets the contents of this directory, with all that is below it, be `limit` bytes at most, or takes that limit away. What is there counts,
-    /// and may be more. Visits the tree when the directory had no quota before, and when it loses it. Over a store the quota is durable when this returns.
+    /// Lets the contents of this directory, with all that is below it, be `limit` bytes at most, or takes that limit away.
+    /// Present contents count, and may exceed it. Visits the tree when the directory had no quota before, and when it loses it.
+    /// Over a store the quota is durable when this returns.
     ///
     /// # Errors
     /// `ENOTDIR`; `ENOENT` (the directory was removed); `EINVAL` for the root, whose limit is that of the file system, and for less than a page; `EBUSY` when a directory above or
@@ -304,7 +306,7 @@ impl InodeRef {
 
     /// Takes the `quota` of this directory away from its tree.
     pub(crate) fn remove_quota(&self, quota: &DirectoryQuota) -> Result<(), Errno> {
-        // What is made meanwhile gets no number.
+        // Files that are made meanwhile get no number.
         let dir = quota.dir.swap(0, Ordering::Relaxed);
         let outcome = self.bring_tree_to(NO_QUOTA, quota.number);
         if outcome.is_err() {

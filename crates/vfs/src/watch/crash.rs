@@ -122,8 +122,8 @@ impl Superblock {
         Ok(())
     }
 
-    /// As [`Fs::crash_clone`], of this file system. Caches above the file system are asked for newer data, which counts
-    /// as not synchronised.
+    /// A file system as a crash could leave this one; see [`Fs::crash_clone`]. Caches above the file system are asked for newer
+    /// data, which counts as not synchronised.
     ///
     /// # Errors
     /// `EINVAL` unless it is [tracked](Self::track_crashes).
@@ -267,7 +267,7 @@ impl Crash<'_> {
             if let Some(contents) = self.journal.image.contents.get(&ino) {
                 data.copy_whole(space, contents)?;
             }
-            // Of a copy that came with a step.
+            // Contents of a copy that came with a step.
             if let Some(contents) = image.contents.get(&ino) {
                 data.copy_whole(space, contents)?;
             }
@@ -292,7 +292,7 @@ impl Crash<'_> {
 }
 
 impl ChangedAttributes {
-    /// What an inode with these begins with.
+    /// The first state of an inode with these attributes.
     fn init(&self) -> InodeInit {
         let ChangedAttributes { file_type, mode, uid, gid, born, .. } = *self;
         let nlink = if file_type == FileType::Directory { 2 } else { 1 };

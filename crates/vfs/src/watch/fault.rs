@@ -40,7 +40,7 @@ bitflags! {
     }
 }
 
-/// What happens to a call that is struck.
+/// The effect on a call that is struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
@@ -78,7 +78,7 @@ pub struct Fault {
     pub nth: u64,
     /// How many are struck from then on. None for all.
     pub times: Option<u64>,
-    /// What happens.
+    /// The effect on the call.
     pub effect: Effect,
 }
 
@@ -100,19 +100,19 @@ impl Fault {
         Fault { calls, path: None, nth: 1, times: None, effect }
     }
 
-    /// The same, of files whose path is like `glob`.
+    /// This rule, for files whose path is like `glob`.
     #[must_use]
     pub fn on(self, glob: impl Into<String>) -> Fault {
         Fault { path: Some(glob.into()), ..self }
     }
 
-    /// The same, from the `nth` call on.
+    /// This rule, from the `nth` call on.
     #[must_use]
     pub fn starting_at(self, nth: u64) -> Fault {
         Fault { nth, ..self }
     }
 
-    /// The same, so many times.
+    /// This rule, for so many calls.
     #[must_use]
     pub fn times(self, times: u64) -> Fault {
         Fault { times: Some(times), ..self }
@@ -196,7 +196,7 @@ impl FromStr for Fault {
     type Err = String;
 
     /// # Errors
-    /// What is wrong, for a person.
+    /// The mistake in the text, for a person.
     fn from_str(text: &str) -> Result<Fault, String> {
         let mut parts = text.split(':');
         let (Some(names), Some(effect)) = (parts.next(), parts.next()) else {
@@ -286,7 +286,7 @@ impl Inode {
     /// [`Section`](crate::durable::Section), and with nothing locked but cursors: how many bytes it may do.
     ///
     /// # Errors
-    /// Those that rules say.
+    /// Errors that rules say.
     #[inline]
     pub(crate) fn meet_faults(&self, call: Calls) -> Result<usize, Errno> {
         if self.shared.has_hook(hook::FAULTS) { self.meet_faults_now(call, &[]) } else { Ok(usize::MAX) }

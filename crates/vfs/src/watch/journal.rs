@@ -90,7 +90,7 @@ pub(super) struct JournalStep {
     /// Where in the order of all changes it stands.
     pub(super) at: u64,
     pub(super) names: Vec<(Slot, Option<u64>)>,
-    /// Of each inode that it concerns.
+    /// The attributes of each inode that it concerns.
     pub(super) attributes: BTreeMap<u64, ChangedAttributes>,
     /// Contents that came with it.
     pub(super) contents: Vec<(u64, Edit)>,
@@ -262,13 +262,13 @@ impl Image {
     }
 }
 
-/// What is durable, and what is not.
+/// The durable state, and the changes since.
 #[derive(Default)]
 pub(super) struct Journal {
     pub(super) image: Image,
     /// Oldest first.
     pub(super) steps: Vec<JournalStep>,
-    /// Of each file, oldest first.
+    /// The changes of each file, oldest first.
     pub(super) edits: BTreeMap<u64, Vec<Edit>>,
     /// Changes so far.
     next: u64,

@@ -47,7 +47,7 @@ impl Losses {
     /// The changes in `journal` that a crash with `seed` takes away: everything with seed 0, nothing with seed 1.
     pub(super) fn chosen(journal: &Journal, seed: u64) -> Losses {
         let mut random = Random::new(seed);
-        // Of four changes so many are kept.
+        // So many of four changes are kept.
         let kept = match seed {
             0 => 0,
             1 => 4,

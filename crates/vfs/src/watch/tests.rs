@@ -42,12 +42,12 @@ fn sync(fs: &Fs, path: &str) {
     process.fsync(fd).expect("it can be");
 }
 
-/// What is known of each byte of a file.
+/// The known values of each byte of a file.
 #[derive(Default)]
 struct Bytes {
     durable: Vec<u8>,
     now: Vec<u8>,
-    /// What each byte may be besides, zero where the file was longer.
+    /// The values that each byte may have besides, zero where the file was longer.
     others: BTreeMap<usize, BTreeSet<u8>>,
     /// The sizes that it may have.
     sizes: BTreeSet<usize>,

@@ -31,7 +31,7 @@ fn until_full(mut call: impl FnMut(u32) -> Result<(), Errno>) -> u64 {
     u64::from(count)
 }
 
-/// What an access control list takes that names `users`.
+/// An access control list that names `users`.
 fn acl_of(users: u32) -> Vec<u8> {
     let mut value = 2_u32.to_le_bytes().to_vec();
     let mut entry = |tag: u16, id: u32| {

@@ -31,7 +31,7 @@ pub(crate) fn play() -> &'static tokio::runtime::Handle {
 /// Bytes a second of a slow line.
 const SLOW: u64 = 100_000;
 
-/// What an object store does while it is in trouble.
+/// The behaviour of an object store that is in trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// All requests together have 100 kB/s.
@@ -81,7 +81,7 @@ struct TroubledState {
     times: Mutex<(Option<Instant>, Option<Instant>)>,
 }
 
-/// What befalls a request.
+/// The fate of a request.
 enum Fate {
     Executed,
     /// It is executed, and its answer is lost after so long.
@@ -152,7 +152,7 @@ impl TroubledState {
         (Instant::now() < end).then_some((trouble.kind, end))
     }
 
-    /// What befalls a request for `at` with so many `bytes`.
+    /// The fate of a request for `at` with so many `bytes`.
     async fn meet(&self, at: &Path, bytes: u64) -> Result<Fate> {
         let number = self.requests.fetch_add(1, Ordering::SeqCst);
         let Some((kind, end)) = self.end(number) else { return Ok(Fate::Executed) };
@@ -202,7 +202,7 @@ impl Troubled {
         executed.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    /// As [`ask`](Self::ask), of a request that has a row of answers.
+    /// Makes a request that has a row of answers, as [`ask`](Self::ask) does with a single one.
     fn row<T: Send + 'static, R: Future<Output = Vec<Result<T>>> + Send + 'static>(
         &self,
         request: impl FnOnce(Arc<InMemory>) -> R + Send + 'static,

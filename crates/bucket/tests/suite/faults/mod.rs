@@ -16,10 +16,10 @@ use sluice_sync::random::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What befalls a node.
+/// The faults of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
-    /// Of a thousand writes so many fail, and so many are done though the answer is lost.
+    /// In a thousand writes so many fail, and for so many the answer alone is lost.
     pub failing: u64,
     /// The node dies at this write, counted from 0.
     pub dies_at: Option<u64>,
@@ -175,7 +175,7 @@ impl Node {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// What was asked meanwhile is not heard, and fails when requests are answered again.
+    /// Counts a request. While the node is silent, it waits, and then fails unexecuted.
     async fn reach(&self) -> Result<()> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         let delay_ms = self.delay_ms.load(Ordering::SeqCst);
@@ -293,7 +293,7 @@ impl ObjectStore for Node {
         self.requests.fetch_add(1, Ordering::SeqCst);
         match self.lives() {
             Ok(()) => {
-                // One that counts on its own: a stream outlives the call.
+                // Counts the paths at once: the stream outlives this call.
                 let at = futures_util::FutureExt::now_or_never(at.collect::<Vec<_>>()).unwrap_or_default();
                 at.iter().flatten().for_each(|path| self.count(2, path));
                 self.objects.delete_stream(stream::iter(at).boxed())

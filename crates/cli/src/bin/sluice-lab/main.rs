@@ -39,7 +39,7 @@ struct LabProgram {
 enum LabOrder {
     #[command(flatten)]
     Lab(LabCommand),
-    /// What this program starts itself for
+    /// The children that this program starts itself
     #[command(hide = true)]
     Child {
         #[command(subcommand)]

@@ -1,6 +1,6 @@
 //! Histories: programs on three mounts make calls at the same time, and an order must explain what every call answered.
 //!
-//! What the kernel keeps is real here, and nothing fails. With failing nodes, whose kernels are played: `seeds` of the cluster.
+//! The kernel's caches are real here, and nothing fails. With failing nodes, whose kernels are played: `seeds` of the cluster.
 //!
 //! # Limits
 //! Contents are compared at the end only. Linux's client goes on with the old size when a notice comes while it asks for attributes before a

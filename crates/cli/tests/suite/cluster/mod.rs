@@ -100,7 +100,7 @@ impl Cluster {
         self.stat(node, "role")
     }
 
-    /// What its status says of `field`.
+    /// The value of `field` in the node's status.
     fn stat(&self, node: usize, field: &str) -> String {
         crate::harness::stat_field(self.nodes[node].path(), field)
     }
@@ -110,7 +110,7 @@ impl Cluster {
         drop(self.finish_keeping(dead));
     }
 
-    /// As [`finish`](Self::finish), with the stores kept.
+    /// Ends the cluster, as [`finish`](Self::finish) does, and returns the directory of its stores.
     fn finish_keeping(mut self, dead: &[usize]) -> Scratch {
         for (number, node) in self.nodes.drain(..).enumerate() {
             let ended = node.unmount();
@@ -152,7 +152,7 @@ fn kernels_of_all_nodes_forget_what_they_do_not_use_when_the_owner_lacks_memory(
         fs::write(cluster.path(1, &format!("{}/{n}", n / 100)), n.to_string()).expect("room");
     }
     eventually("the guest's kernel has forgotten most", || {
-        // What the kernel forgets is looked at when something comes.
+        // The server handles the kernel's FORGETs when a request comes.
         drop(fs::read_dir(cluster.path(1, "0")).map(Iterator::count));
         cluster.stat(1, "known_inodes").parse::<u64>().expect("a number") < FILES / 2
     });
@@ -203,7 +203,7 @@ fn when_the_owner_is_killed_files_locks_and_what_was_durable_stay() {
     unnamed.set_len(10).expect("it is open");
     assert_eq!(unnamed.metadata().expect("it is open").len(), 10);
     assert!(!cluster.path(2, "unnamed").exists());
-    // What was written and not synchronised may be lost. Then fsync says so.
+    // A write without fsync may be lost: then fsync says so.
     match unsynced.sync_all() {
         Ok(()) => assert_eq!(fs::read_to_string(cluster.path(1, "unsynced")).expect("kept"), "maybe"),
         Err(error) => assert_eq!(error.raw_os_error(), Some(5)),
@@ -335,7 +335,7 @@ fn exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed() {
         }));
         over.store(true, Ordering::Relaxed);
         if ended.is_err() {
-            // What waits in a mount ends with its server.
+            // A call that waits in a mount ends with its server.
             (0..cluster.nodes.len()).for_each(|node| cluster.signal(node, Signal::KILL));
         }
         let did: Vec<_> = tasks.into_iter().map(ScopedJoinHandle::join).collect();
@@ -359,7 +359,7 @@ fn exclusive_names_appended_lines_and_locks_hold_while_the_owner_is_killed() {
     cluster.finish(&[]);
 }
 
-/// What a task was told that it did, durably.
+/// The changes that a task knows to be durable.
 #[derive(Default)]
 struct Did {
     won: Vec<u64>,
@@ -384,7 +384,7 @@ fn work(me: usize, dir: &Path, over: &AtomicBool, inside: &[AtomicBool; 2], turn
     while !over.load(Ordering::Relaxed) {
         turn += 1;
         match File::create_new(dir.join(format!("x{turn}"))) {
-            // Of one that may be lost nobody says that it was made.
+            // A name counts as made only when it is durable.
             Ok(file) if file.sync_all().is_ok() => did.won.push(turn),
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists, "x{turn}: {error}"),
@@ -398,7 +398,7 @@ fn work(me: usize, dir: &Path, over: &AtomicBool, inside: &[AtomicBool; 2], turn
         // Nobody else makes it: that it is there would mean that it was made twice.
         fs::create_dir(dir.join(format!("d{me}-{turn}"))).expect("made");
         match fs::rename(&token, &mine) {
-            // Of a name that may come back nobody says that it is gone.
+            // A name counts as gone only when its removal is durable.
             Ok(()) if top.sync_all().is_ok() => alone(&inside[0], "name"),
             Ok(()) => {}
             Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),

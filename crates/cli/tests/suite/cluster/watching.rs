@@ -1,4 +1,4 @@
-//! What nodes of a cluster tell of themselves, and how one of two on a machine is unmounted.
+//! Counts and states that nodes of a cluster show, and how one of two on a machine is unmounted.
 
 use super::{Cluster, SLUICE, eventually, sluice};
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,7 +16,7 @@ const UNMOUNTED: Duration = Duration::from_secs(60);
 const SHOWN: usize = 500;
 
 impl Cluster {
-    /// What `sluice stat` says of a node, for programs.
+    /// The JSON of a node's `sluice stat`.
     fn told_by(&self, node: usize) -> Value {
         let json = sluice(["stat".as_ref(), "--json".as_ref(), self.nodes[node].path().as_os_str()]).well();
         serde_json::from_str(&json).expect("JSON")
@@ -100,7 +100,7 @@ fn the_owner_tells_what_its_store_does_and_another_node_only_what_it_can_know() 
 
     let texts = [0, 1].map(|node| sluice(["stat".as_ref(), cluster.nodes[node].path().as_os_str()]).well());
     let metrics = ports.map(metrics_at);
-    // What the owner tells, and whether it alone does.
+    // Names in the owner's output, and whether they are in its output alone.
     let tell = |said: &[String; 2], names: &[(bool, &str)]| {
         for (of_owner, name) in names {
             assert!(
@@ -181,7 +181,7 @@ fn a_node_is_unmounted_though_the_owner_has_the_store_in_another_process() {
         cluster.nodes.remove(1).unmount().expect("it is unmounted already");
         assert_eq!(cluster.role(0), "owner");
         assert_eq!(fs::read_to_string(cluster.path(0, "file")).expect("read"), "contents");
-        // Of the owner the store is free when the command has ended.
+        // When the owner's umount has ended, the store is free.
         sluice(["umount".as_ref(), cluster.nodes[0].path().as_os_str()]).well();
         cluster.finish(&[]);
     }

@@ -21,7 +21,7 @@ impl Cluster {
         sluice(["workspace".as_ref(), "create".as_ref(), self.path(node, name).as_os_str()]).well();
     }
 
-    /// What the node says of the workspaces that it uses.
+    /// The workspaces that the node uses, as its `sluice stat` shows them.
     fn workspaces(&self, node: usize) -> Value {
         let told = sluice(["stat".as_ref(), "--json".as_ref(), self.nodes[node].path().as_os_str()]).well();
         let told: Value = serde_json::from_str(&told).expect("JSON");
@@ -529,7 +529,7 @@ fn a_workspace_whose_store_is_gone_or_cannot_be_opened_says_so_and_keeps_nobody(
     }
     fs::remove_dir(cluster.path(1, "nowhere")).expect("it is in nobody's way");
     assert!(nowhere.symlink_metadata().is_err());
-    // One that cannot be opened: its calls wait, a signal ends the wait, and the others go on.
+    // A workspace that cannot be opened: its calls wait, a signal ends the wait, and the others go on.
     cluster.create(0, "broken");
     let store = cluster.scratch.0.join("store/workspaces/1/records");
     let aside = cluster.scratch.0.join("aside");

@@ -21,7 +21,7 @@ pub struct Ran {
 
 pub fn sluice<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
     let mut sluice = Command::new(SLUICE);
-    // What it measures of itself must not include that record.
+    // The record of lock orders must not count in the program's own measurements.
     sluice.args(arguments).stdin(Stdio::null()).env_remove(sluice_sync::lock_debug::RECORD);
     let output = sluice.output().expect("sluice starts");
     Ran::from(output)
@@ -82,7 +82,7 @@ impl Scratch {
         path
     }
 
-    /// What is left in it.
+    /// The names that are left in the directory.
     pub fn names(&self) -> Vec<String> {
         let names = std::fs::read_dir(&self.0).expect("it is there");
         names.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
@@ -117,8 +117,8 @@ pub fn small_disk(scratch: &Scratch, name: &str, size: &str) -> Option<PathBuf> 
     mount.is_ok_and(|mount| mount.status.success()).then_some(dir)
 }
 
-/// Unmounts what is on `dir`, without a word. What this process had open there a process that another test forks has open too,
-/// until it executes its program: that is waited for.
+/// Unmounts `dir`, without a word. A process that another test forks inherits this one's open files until it executes its
+/// program: that is waited for.
 pub fn umount(dir: &Path) {
     let once = || sluice(["umount".as_ref(), dir.as_os_str()]);
     let ran = Cell::new(once());
@@ -210,7 +210,7 @@ impl Mounted {
     }
 }
 
-/// What `sluice stat` says of `field`, also of one within another.
+/// The value of `field` in `sluice stat`, also of a nested field.
 pub fn stat_field(dir: &Path, field: &str) -> String {
     let stat = sluice(["stat".as_ref(), "--json".as_ref(), dir.as_os_str()]).well();
     let value = stat.split(&format!("\"{field}\":")).nth(1).expect("it is there");

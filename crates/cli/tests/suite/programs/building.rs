@@ -42,7 +42,7 @@ fn cargo_builds_a_crate_with_a_build_script_and_runs_its_tests() {
     cargo("build --offline");
     assert_eq!(stage.sh("small/target/debug/small"), "42\n");
     assert!(cargo("test --offline").contains("the_answer_is_known ... ok"));
-    // Nothing has changed: nothing is compiled again. What has changed is.
+    // Without a change nothing is compiled again; with one the changed part is.
     assert!(!cargo("build --offline").contains("Compiling"));
     write("src/main.rs", "fn main() { println!(\"{}\", small::ANSWER + 1); }");
     assert!(cargo("build --offline").contains("Compiling"));

@@ -21,7 +21,7 @@ fn a_full_file_system_says_so_and_works_on_when_there_is_room_again() {
         let outcome = stage.outcome(fails);
         assert!(String::from_utf8_lossy(&outcome.stderr).contains("No space left"), "{fails}: {outcome:?}");
     }
-    // What is there can be read, overwritten, renamed and removed; a hole costs nothing.
+    // Files of a full file system can be read, overwritten, renamed and removed; a hole costs nothing.
     stage.sh("printf P | dd of=kept conv=notrunc status=none; grep -q Precious kept; mv kept moved; truncate -s 1G hole");
     stage.sh("truncate -s 500k big; dd if=/dev/zero of=second bs=4k count=100 status=none; rm big second");
     // Room comes back when the last process that has the file open is done with it.

@@ -57,7 +57,7 @@ fn nlink(knowledge: &Knowledge) -> Option<u32> {
     knowledge.dirs[&DIR].attr.map(|attr| attr.nlink)
 }
 
-/// Of a directory that was just made.
+/// The knowledge of a directory that was just made.
 fn knowledge() -> Knowledge {
     let mut knowledge = Knowledge::default();
     let made = EntryOut { nodeid: DIR, ..EntryOut::new_zeroed() };
@@ -145,7 +145,7 @@ fn attributes_are_believed_from_the_answer_to_a_request_beside_which_there_was_n
         answer(&mut knowledge, &unlink, alone, 7);
         assert_eq!(nlink(&knowledge), Some(7));
     }
-    // What does not tell is no better, and what only looks changes nothing.
+    // An answer without attributes is no better, and a LOOKUP changes nothing.
     let number = ask(&mut knowledge, &message(opcode::LOOKUP, DIR, &[b"a\0"]));
     assert_eq!((number, nlink(&knowledge)), (0, Some(7)));
     let chmod = message(opcode::SETATTR, DIR, &[&[0; 88]]);

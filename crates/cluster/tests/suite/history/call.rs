@@ -64,7 +64,7 @@ pub(crate) enum Call {
     Look,
 }
 
-/// What a path leads to.
+/// The file or directory at a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Seen {
     Dir,
@@ -82,10 +82,10 @@ pub(crate) enum Answer {
     Tree(Tree),
 }
 
-/// What a call answered; `None`: the machine died first.
+/// The result of a call; `None`: the machine died first.
 pub(crate) type Outcome = Option<Result<Answer, i32>>;
 
-/// What is told of a file.
+/// The attributes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attr {
     pub(crate) size: u64,

@@ -31,7 +31,7 @@ pub(crate) struct File {
 pub(crate) struct Opened {
     pub(crate) file: Id,
     appends: bool,
-    /// What was written by its node is lost: its next fsync must say so.
+    /// A write of its node is lost: its next fsync must say so.
     pub(crate) owes_error: bool,
     /// Its lock was taken by another: nothing can be done with it any more.
     has_lost_lock: bool,
@@ -106,7 +106,7 @@ impl State {
     /// Does a call. `id`: the file that it makes. `may_steal`: which nodes' locks may have ended.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Errors of the call.
     pub(crate) fn perform(
         &mut self,
         node: usize,
@@ -201,7 +201,7 @@ impl State {
     /// Opens a file that was found.
     ///
     /// # Errors
-    /// As [`perform`](Self::perform).
+    /// `EINVAL` for a directory, `ENOENT` for a file that is gone.
     pub(crate) fn open_found(
         &mut self,
         node: usize,
@@ -223,7 +223,7 @@ impl State {
     /// Gives a file that was found another name.
     ///
     /// # Errors
-    /// As [`perform`](Self::perform).
+    /// `EEXIST` if the name exists, `ENOENT` for a file that is gone, `EPERM` for a directory.
     pub(crate) fn link_found(&mut self, file: Id, new: Path) -> Result<Answer, i32> {
         if self.tree.names.contains_key(&new) {
             return Err(EEXIST);
@@ -252,13 +252,13 @@ impl State {
         self.opened(handle).and_then(|opened| if opened.has_lost_lock { Err(EIO) } else { Ok(opened) })
     }
 
-    /// What is told of a file.
+    /// The attributes of a file.
     pub(crate) fn attr(&self, file: Id) -> Attr {
         let File { is_dir, bytes, .. } = &self.tree.files[&file];
         Attr { size: bytes.len() as u64, nlink: self.tree.names_of(file), is_dir: *is_dir }
     }
 
-    /// An owner dies, and the next goes on with the tree as it was. What is open and locked stays.
+    /// An owner dies, and the next goes on with the tree as it was. Files stay open and locked.
     pub(crate) fn take_over(&mut self, durable: &Arc<Names>) {
         self.tree = durable.clone();
         let named: BTreeSet<Id> = durable.names.values().copied().collect();

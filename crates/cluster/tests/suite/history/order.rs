@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Call {
@@ -66,7 +66,7 @@ impl fmt::Display for History {
     }
 }
 
-/// What was recorded of a world.
+/// The record of a world.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) events: Vec<Event>,
@@ -155,7 +155,7 @@ impl Search<'_> {
         let mut ready: Vec<usize> = (0..events.len())
             .filter(|number| point.progress[*number] != Progress::Done && events[*number].begun < limit)
             .collect();
-        // What was answered first first.
+        // The call that was answered first comes first.
         ready.sort_by_key(|number| events[*number].ended.unwrap_or(u64::MAX));
         for number in ready {
             for next in self.steps(number, &point) {

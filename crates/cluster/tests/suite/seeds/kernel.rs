@@ -31,7 +31,7 @@ pub(crate) enum Failure {
 /// A request that was answered.
 pub(crate) struct Answered {
     body: Vec<u8>,
-    /// What the kernel had been told when it asked.
+    /// The version that the kernel had been told when it asked.
     version: u64,
     epoch: u64,
 }
@@ -95,7 +95,7 @@ impl Drop for LockedPage<'_> {
 }
 
 impl Answered {
-    /// What comes behind the header.
+    /// The bytes behind the header.
     pub(crate) fn body(&self) -> &[u8] {
         &self.body
     }

@@ -103,15 +103,15 @@ impl Membership for Way {
     }
 }
 
-/// What becomes of what travels on a road.
+/// The fate of messages on a road.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
     Fine,
     /// Nobody is let through.
     Closed,
-    /// What travels stands still.
+    /// Messages stand still.
     Slow,
-    /// What comes back is lost.
+    /// Answers are lost.
     OneWay,
 }
 
@@ -146,7 +146,7 @@ impl Road {
         Ok(road)
     }
 
-    /// From here on what travels is treated so. What is under way is cut off, if the road is closed.
+    /// Sets the weather for later messages. Messages under way are cut off, if the road is closed.
     pub(crate) fn set(&self, weather: Weather) {
         *lock(&self.weather) = weather;
         if weather == Weather::Closed {
@@ -183,7 +183,7 @@ impl Road {
                     while road.weather() == Weather::Slow {
                         std::thread::sleep(Duration::from_millis(1));
                     }
-                    // What follows a loss would be no message: so it is the end.
+                    // The bytes after a loss would be no message, so the connection ends.
                     let is_lost = is_back && road.weather() == Weather::OneWay;
                     if is_lost || to.write_all(&bytes[..len]).is_err() {
                         break;

@@ -6,9 +6,9 @@
 //!
 //! # Not replayed exactly
 //! Nodes have threads and leases by the machine's clock. A seed says which calls are made and which faults come, one step after
-//! the other, and each step waits for the answers while nothing is broken. What threads do at the same moment, and where in a
-//! call a fault comes, differs from run to run. So a seed that failed is a place to begin, and the history that is printed
-//! is the evidence.
+//! the other, and each step waits for the answers while nothing is broken. The order of threads at the same moment, and the place
+//! of a fault in a call, differ from run to run. So a seed that failed is a place to begin, and the history that is printed is
+//! the evidence.
 //!
 //! A few run with the tests. `SLUICE_CLUSTER_SEEDS=10000` runs so many (`make cluster-sim`), `SLUICE_CLUSTER_SEEDS=300..600` those, `SLUICE_CLUSTER_SEED=7`
 //! one, `SLUICE_CLUSTER_WORLDS=8` so many at a time.
@@ -28,18 +28,18 @@ const REGRESSIONS: &[u64] = &[14, 19, 57, 593];
 /// Steps of a seed.
 const STEPS: u64 = 40;
 
-/// What is planted to see that it is found.
+/// Planted faults, to see that they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutant {
     /// A kernel that keeps attributes and pages that it was told to drop.
     StaleAttributes,
-    /// One that keeps names.
+    /// A kernel that keeps names.
     StaleNames,
     /// Nodes that take their lease for prolonged when they do not reach the membership.
     LateAnswers,
     /// An owner that forgets what was executed.
     ExecutedTwice,
-    /// One that takes no mount for one that was given up.
+    /// An owner that treats a mount as valid after it was given up.
     LocksGoOn,
 }
 
@@ -135,7 +135,7 @@ fn a_program_whose_lock_another_node_had_meanwhile_is_told_by_the_next_call_thro
     let mut world = World::new(0, 2, 0, None);
     let owner = world.owner();
     let mut random = sluice_sync::random::Random::new(1);
-    // Of a guest whose owner goes on, and of an owner.
+    // The victim is a guest whose owner goes on, then an owner.
     for victim in [1 - owner, owner] {
         assert_eq!(
             world.rob(&mut random, victim, true),

@@ -45,7 +45,7 @@ impl Programs {
             match self.perform(call) {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(Failure::Dead) => return None,
-                // What the kernel believed of the path is old: it walks again, and believes nothing.
+                // The kernel's view of the path is old: it walks again, and believes nothing.
                 Err(Failure::Errno(ESTALE)) if walks(call) => {
                     self.kernel.drop_caches(&self.open.values().map(|open| open.nodeid).collect());
                 }
@@ -181,7 +181,7 @@ impl Programs {
         self.kernel.ask(opcode::SETLK, open.nodeid, &body).map(drop)
     }
 
-    /// What was open there is closed.
+    /// Closes the file that was open there.
     fn close(&mut self, slot: Slot) -> Result<(), Failure> {
         if !self.open.contains_key(&slot) {
             return Ok(());

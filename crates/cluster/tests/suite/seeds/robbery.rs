@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// What a node has open, when its last call was answered.
+    /// The files that a node has open, when its last call was answered.
     fn await_machine(&self, at: usize, end: Instant) -> Option<BTreeMap<Slot, bool>> {
         loop {
             if let Some(open) = self.machines[at].open() {

@@ -38,7 +38,7 @@ const HANG: Duration = Duration::from_secs(120);
 fn cluster() -> &'static (Cluster, PathBuf) {
     static CLUSTER: OnceLock<(Cluster, PathBuf)> = OnceLock::new();
     CLUSTER.get_or_init(|| {
-        // Of one process: what another left there is not looked at.
+        // Each process has its own: files of other processes do not matter.
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("seeds-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("the temporary directory is writable");
         let made = Cluster::init(&Rendezvous::Directory(dir.clone()), &dir, TTL).expect("made");
@@ -46,7 +46,7 @@ fn cluster() -> &'static (Cluster, PathBuf) {
     })
 }
 
-/// What was done, and when by a clock that counts events.
+/// The history, and a clock that counts events.
 #[derive(Default)]
 pub(crate) struct Record {
     clock: AtomicU64,
@@ -93,7 +93,7 @@ struct Machine {
     node: Option<Node>,
     kernel: Arc<Kernel>,
     calls: mpsc::Sender<(Id, Call)>,
-    /// What its programs have open, by the last call that was answered. None while a call has no answer.
+    /// The files that its programs have open, by the last call that was answered. None while a call has no answer.
     idle: Arc<Mutex<Option<BTreeMap<Slot, bool>>>>,
     way: Arc<Way>,
     objects: Arc<crate::faults::Node>,
@@ -121,7 +121,7 @@ pub(crate) struct World {
     pub(crate) faults: BTreeMap<&'static str, u64>,
 }
 
-/// What befalls a node, until it is healed.
+/// A fault of a node, until it is healed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Kill,
@@ -149,7 +149,7 @@ const FAULTS: [Fault; 9] = [
 ];
 
 impl World {
-    /// A cluster of so many nodes. Of a thousand writes to the object store `failing` fail.
+    /// A cluster of so many nodes. In a thousand writes to the object store `failing` fail.
     pub(crate) fn new(seed: u64, nodes: usize, failing: u64, mutant: Option<Mutant>) -> World {
         let objects = Arc::new(InMemory::new());
         let bucket = Bucket::over(objects.clone());
@@ -441,7 +441,7 @@ impl World {
         others.filter(|road| road.to == address).for_each(|road| each(&road));
     }
 
-    /// The machine is gone from one instant to the next. What is left of it in this process ends apart.
+    /// The machine is gone from one instant to the next. Its rest in this process ends apart.
     fn kill(&mut self, mut machine: Machine) {
         let death = self.record.now();
         machine.kernel.die();
@@ -475,7 +475,7 @@ impl World {
     /// Waits until all is answered, and compares what is left.
     ///
     /// # Errors
-    /// What was broken.
+    /// The property that was broken.
     pub(crate) fn finish(mut self) -> Result<(History, BTreeMap<&'static str, u64>), String> {
         let faults = std::mem::take(&mut self.faults);
         let record = self.record.clone();
@@ -573,7 +573,7 @@ impl Fault {
     }
 }
 
-/// What is in a file system.
+/// The tree of a file system.
 fn tree_of(superblock: &Superblock) -> Result<Tree, Errno> {
     let mut tree = Tree::new();
     for path in Path::all() {

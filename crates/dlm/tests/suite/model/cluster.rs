@@ -42,7 +42,7 @@ pub(crate) struct Scenario {
     pub(crate) mutant: Option<Mutant>,
 }
 
-/// What can happen next.
+/// The events that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
     /// A program makes its next call.
@@ -105,7 +105,7 @@ pub(crate) struct Cluster<'s> {
     truth: Truth,
     under_way: BTreeMap<(usize, usize), VecDeque<Message>>,
     deaths: usize,
-    /// What was broken.
+    /// The broken property, if any.
     pub(crate) broken: Result<(), String>,
 }
 
@@ -139,7 +139,7 @@ impl<'s> Cluster<'s> {
         cluster
     }
 
-    /// What can happen now.
+    /// The events that can happen now.
     pub(crate) fn events(&self) -> Vec<Event> {
         let mut events = Vec::new();
         for (number, program) in self.programs.iter().enumerate() {
@@ -389,7 +389,7 @@ impl<'s> Cluster<'s> {
     }
 
     fn join(&mut self) {
-        // One that comes late gets a number with which it is to be the master.
+        // A node that joins late gets a number that makes it the preferred master.
         let id = loop {
             let id = self.registry.join(self.time, "");
             let is_early = self.machines.len() + 1 < self.scenario.nodes || !self.scenario.joins_late;
@@ -435,7 +435,7 @@ impl<'s> Cluster<'s> {
         let mut text = format!("{:?} {:?} {:?}", self.registry, self.truth, self.under_way);
         for machine in &self.machines {
             let Machine { node, now, is_dead, is_expired, heard, wishes } = machine;
-            // What a dead node knows decides nothing.
+            // The state of a dead node decides nothing.
             let knows = if *is_dead { String::new() } else { node.state_text() };
             text += &format!(" {now} {is_dead} {is_expired} {heard} {wishes:?} {knows}");
         }

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 /// A cluster of which all orders of events are looked at.
 pub(crate) trait Replayed: Clone + Send + Sync + 'static {
     type Event: Copy + Debug + PartialEq + Send + Sync + 'static;
-    /// What holds in each state.
+    /// The property that holds in each state.
     const HOLDS: &'static str;
 
     fn name(&self) -> &'static str;
@@ -25,7 +25,7 @@ pub(crate) struct State<Event> {
     happened: Vec<Event>,
     events: Vec<Event>,
     broken: Option<String>,
-    /// Of all that decides what can happen from here on.
+    /// The hash of everything that decides which events can follow.
     hash: u64,
 }
 
@@ -77,8 +77,8 @@ impl<R: Replayed> Model for Replay<R> {
     }
 }
 
-/// Looks at up to `states` states. What was broken, and how it came to that; else how many states there were, and whether these
-/// were all.
+/// Examines up to `states` states. Returns the broken property with the events that led to it; else how many states there were,
+/// and whether these were all.
 pub(crate) fn check<R: Replayed>(cluster: &R, states: usize) -> Result<(usize, bool), String> {
     let checker = Replay(cluster.clone()).checker();
     let checker = checker.target_state_count(states).finish_when(HasDiscoveries::Any).spawn_bfs().join();

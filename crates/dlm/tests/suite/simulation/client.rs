@@ -138,7 +138,7 @@ impl World {
         Ok(State::Holding(held))
     }
 
-    /// What a client wants.
+    /// The next lock that the client wants.
     fn wish(&mut self) -> (Key, Want) {
         let number = self.random.below(6);
         let name =

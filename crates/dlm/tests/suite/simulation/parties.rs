@@ -17,7 +17,7 @@ type Id = (NodeId, usize);
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     party: Option<LockParty>,
-    /// What it has still to lock, the last one first.
+    /// The locks that it still has to take, the last one first.
     plan: Vec<(Key, Mode)>,
     held: Vec<Held>,
     wait: Option<Ticket>,

@@ -21,7 +21,7 @@ pub(crate) struct Machine {
     pub(crate) node: Arc<Node<Wishes>>,
     sessions: BTreeMap<NodeId, Session>,
     pub(crate) clients: Vec<Client>,
-    /// What runs in place of clients if there are parties.
+    /// The programs that run in place of clients if there are parties.
     pub(crate) programs: Vec<Program>,
     /// Gone for good: crashed, left, or without a lease.
     pub(crate) is_down: bool,

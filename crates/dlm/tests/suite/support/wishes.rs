@@ -4,7 +4,7 @@ use sluice_dlm::{Effects, Message};
 use sluice_membership::{NodeId, ShardId};
 use std::sync::Mutex;
 
-/// What a node wants done, as it wanted it.
+/// The effects that a node wants, in its order.
 #[derive(Default)]
 pub(crate) struct Wishes(Mutex<Vec<Wish>>);
 
@@ -17,7 +17,7 @@ pub(crate) enum Wish {
 }
 
 impl Wishes {
-    /// What was wanted since the last call.
+    /// Takes the wishes since the last call.
     pub(crate) fn take(&self) -> Vec<Wish> {
         std::mem::take(&mut *self.0.lock().expect("no panic"))
     }

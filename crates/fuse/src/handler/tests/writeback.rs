@@ -1,4 +1,4 @@
-//! What is answered while the kernel collects writes.
+//! Answers while the kernel collects writes.
 
 use super::*;
 use crate::abi::{AttrOut, Fattr, flags};
@@ -68,7 +68,7 @@ fn where_the_kernel_collects_nothing_it_says_no_ctime_and_each_write_is_one_of_n
     assert_ne!(times(&looked.file().stat())[1], (SECOND as i64 + 1, 6));
     looked.write(0, flags::WRITE_CACHE);
     assert_ne!(times(&looked.file().stat())[0], (SECOND as i64, 5));
-    // What was stored through a mapping makes no file longer: the end was cut since.
+    // A store through a mapping makes no file longer: the end was cut since.
     looked.write(5000, flags::WRITE_CACHE);
     assert_eq!(looked.file().stat().size, 8);
 }

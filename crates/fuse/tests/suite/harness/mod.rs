@@ -201,7 +201,7 @@ impl Peer {
         drop(self.stdin.take());
     }
 
-    /// Lets it go on past where it waits for its input, then waits for its end. What it printed last.
+    /// Lets it go on past where it waits for its input, then waits for its end. Returns its last output.
     pub fn finish(mut self) -> String {
         self.let_go();
         let mut rest = String::new();

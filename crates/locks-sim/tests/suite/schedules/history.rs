@@ -17,7 +17,7 @@ pub(super) struct Place {
     pub(super) is_flock: bool,
 }
 
-/// What a call is for.
+/// The operation of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ask {
     Lock(Kind),
@@ -59,7 +59,7 @@ fn meet(a: &Span<u64>, b: &Span<u64>) -> bool {
 
 impl Call {
     fn changes(&self, owner: Owner, place: Place, byte: u64) -> bool {
-        // What was to be converted is lost when a flock fails.
+        // When a flock fails, the lock that was to be converted is lost.
         let takes_effect = self.outcome == Some(Ok(())) || place.is_flock;
         (self.owner, self.place) == (owner, place) && self.covers(byte) && takes_effect
     }

@@ -88,7 +88,7 @@ struct Parked {
     ticket: Ticket,
 }
 
-/// What the CPUs know of each other.
+/// The state that the CPUs share.
 struct World {
     files: Arc<Files>,
     /// By CPU: what ends its wait.

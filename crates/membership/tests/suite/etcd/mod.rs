@@ -92,7 +92,7 @@ fn a_member_that_does_not_renew_is_dead_and_its_shard_free_when_the_lease_is_ove
     assert!(!a.renew(silent).expect("reached"), "too late");
     until("all see it", || !seen().is_alive(silent));
     assert!(seen().members.contains_key(&silent), "until it is fenced");
-    // What has been claimed may not be seen yet.
+    // The view may not show the new claim yet.
     assert!(claimed.get() || b.claim(other, 0, epoch).expect("reached"));
     until("its shard has a new master", || {
         seen().owners[0].is_some_and(|owner| owner.node == other && owner.epoch > epoch)

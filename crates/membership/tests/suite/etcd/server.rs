@@ -25,7 +25,8 @@ impl Server {
         Server::start_with(test, "http", |_| Vec::new())
     }
 
-    /// As [`start`](Self::start), with what `options` makes in its directory, for clients that use `scheme`.
+    /// Starts a server, as [`start`](Self::start) does, with the further arguments that `options` returns for its directory and
+    /// the URL scheme `scheme` for clients.
     pub(crate) fn start_with(
         test: &str,
         scheme: &str,
@@ -62,7 +63,7 @@ impl Server {
             let has_ended = Cell::new(false);
             until("etcd has a leader", || {
                 let is_healthy = is_healthy(&health);
-                // What answers at the port of one that has ended is another's.
+                // If the process has ended, another program answers at its port.
                 has_ended.set(process.try_wait().expect("it is a child").is_some());
                 is_healthy || has_ended.get()
             });

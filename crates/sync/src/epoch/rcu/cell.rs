@@ -86,8 +86,8 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         drop(self.swap(value));
     }
 
-    /// As [`replace`](Self::replace), but the period is asked for when what this returns is dropped. That does what
-    /// [`Domain::defer`] does: a caller with a lock under which nothing may be freed keeps it until it has unlocked.
+    /// Puts `value` in the place of the present one, which the result holds. Dropping the result does what [`Domain::defer`]
+    /// does: a caller with a lock under which nothing may be freed keeps it until it has unlocked.
     pub fn swap(&self, value: T) -> Replaced<T> {
         let new = Box::into_raw(Box::new(value));
         // Release(publish): pairs with Acquire(publish) in load(). Acquire: the old value's contents, to drop.

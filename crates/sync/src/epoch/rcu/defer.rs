@@ -56,7 +56,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// ... and a thread waits when its batches free so many together.
 const BATCHES_BYTES_MAX: usize = 16 << 20;
 
-/// What [`Domain::drain_idle`] found.
+/// The result of [`Domain::drain_idle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// Work, and has done it.
@@ -75,7 +75,7 @@ struct DeferredBatch {
     bytes: usize,
 }
 
-/// What one thread deferred.
+/// The work that one thread deferred.
 #[derive(Default)]
 struct Contents {
     /// Not yet part of a grace period.
@@ -164,7 +164,7 @@ impl Domain {
         self.defer_sized(0, work);
     }
 
-    /// As [`defer`](Self::defer), of work that frees about so many `bytes`, if they are many.
+    /// Runs `work` after a grace period, as [`defer`](Self::defer) does; it frees about so many `bytes`, if they are many.
     pub fn defer_sized(&self, bytes: usize, work: impl FnOnce() + Send + 'static) {
         let slot = thread::slot();
         let mut bag = self.bags.get(slot).lock();

@@ -98,7 +98,7 @@ pub struct Domain {
     completed: CachePadded<AtomicU64>,
     /// Held by the thread that retires readers.
     retiring: Mutex<()>,
-    /// What each thread wants done later. *each protected by its mutex*
+    /// The deferred work of each thread. *each protected by its mutex*
     bags: SlotTable<CachePadded<Bag>>,
     /// How many pieces of work share a grace period. *immutable*
     batch: usize,
@@ -148,7 +148,7 @@ impl Domain {
     }
 
     const_new! {
-        /// As [`new`](Self::new), and `batch` pieces of deferred work share a grace period, at least one.
+        /// A domain without readers, in which at least `batch` pieces of deferred work share a grace period, at least one.
         pub fn with_batch(batch: usize) -> Self {
             Domain {
                 readers: Readers::new(),
@@ -184,8 +184,8 @@ impl Domain {
         self.announce(self.order.fetch_add(STEP, Ordering::AcqRel) + STEP)
     }
 
-    /// As [`start`](Self::start), if no period numbered `number` or later was started. If many threads ask together,
-    /// one starts the period: the barrier interrupts every CPU.
+    /// Starts a period if none numbered `number` or later was started. If many threads ask together, one starts the period: the
+    /// barrier interrupts every CPU.
     fn start_first(&self, number: u64) -> Option<GracePeriod> {
         // Relaxed: if it is old, the exchange fails.
         let newest = self.order.load(Ordering::Relaxed);
@@ -251,8 +251,8 @@ impl Domain {
         })
     }
 
-    /// As [`poll`](Self::poll), for a call so long after the period was started that all threads that work have begun another
-    /// section. The others are taken to be idle, and cost no further barrier until they are back.
+    /// Whether `period` is over; does not wait. For a call so long after the start that all threads that work have begun another
+    /// section: the others are taken to be idle, and cost no further barrier until they are back.
     pub fn poll_retiring(&self, period: GracePeriod) -> bool {
         if self.is_over(period.0) {
             return true;
@@ -263,8 +263,7 @@ impl Domain {
         self.poll_with(period, |target| self.readers.retire(|word| is_of_period(word, target)))
     }
 
-    /// As [`poll`](Self::poll); `in_doubt` is asked, with the period's number, when it cannot be seen whether somebody is
-    /// inside.
+    /// Whether `period` is over; `in_doubt` is asked, with the period's number, when it cannot be seen whether somebody is inside.
     fn poll_with(&self, period: GracePeriod, in_doubt: impl FnOnce(u64) -> bool) -> bool {
         let GracePeriod(target) = period;
         if self.is_over(target) {

@@ -184,7 +184,7 @@ impl Cache {
         std::mem::take(&mut self.reviews)
     }
 
-    /// As [`retire`](Self::retire), of one whose owner goes on with the reviews when it is enlisted again.
+    /// [`retire`](Self::retire) for an owner that goes on with the reviews when it is enlisted again.
     pub(super) fn stand_down(&mut self) {
         debug_assert!(self.used.is_empty() && self.to_review.is_empty(), "flushed");
         (self.is_enlisted, self.turns_left) = (false, 0);
@@ -288,7 +288,7 @@ impl Cache {
         }
     }
 
-    /// As [`review`](Self::review), for all, when every cache of the world is flushed and locked.
+    /// Moves to `dead` all dead objects, when every cache of the world is flushed and locked; see [`review`](Self::review).
     pub(super) fn review_exact(&mut self, dead: &mut Vec<Object>) {
         let reviews = self.reviews.drain(..);
         dead.extend(

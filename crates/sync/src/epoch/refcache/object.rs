@@ -23,7 +23,7 @@ const DIRTY: i64 = 2;
 /// One reference.
 const ONE: i64 = 4;
 
-/// What stands before each value.
+/// The words before each value.
 pub(super) struct Header {
     /// See above. *atomic (count)*
     word: AtomicI64,
@@ -107,7 +107,7 @@ pub(super) struct Object(NonNull<Header>);
 // SAFETY: it stands for a reference to a `Counted<T>` with `T: Send + Sync` (bound of `Ref`), which any thread may free.
 unsafe impl Send for Object {}
 
-/// What a review finds.
+/// The result of a review.
 pub(super) enum Review {
     /// No reference is left.
     Dead,

@@ -98,7 +98,7 @@ impl Rounds {
         Round(self.0.load(Ordering::Acquire))
     }
 
-    /// As [`now`](Self::now), for a caller with a fence of its own before.
+    /// [`now`](Self::now), for a caller with a fence of its own before.
     pub(super) fn now_after_fence(&self) -> Round {
         // Relaxed: by the fence.
         Round(self.0.load(Ordering::Relaxed))
@@ -115,7 +115,7 @@ impl Rounds {
         self.count_down(PENDING)
     }
 
-    /// As [`flushed`](Self::flushed), and is a member no more.
+    /// A member was flushed for the first time in the epoch, and leaves.
     pub(super) fn leave(&self) {
         self.count_down(MEMBER + PENDING);
     }

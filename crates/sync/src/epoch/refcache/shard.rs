@@ -9,7 +9,7 @@ use crate::owner_lock::OwnerLock;
 /// In place of an epoch: the cache does not take part.
 const RETIRED: u32 = u32::MAX;
 
-/// What one thread writes.
+/// The data that one thread writes.
 pub(super) struct CacheShard {
     /// Others visit it to flush for an idle thread, or to know all counts. The owner takes it in `world.rs` only.
     pub(super) cache: OwnerLock<Cache>,

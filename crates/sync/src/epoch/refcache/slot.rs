@@ -18,8 +18,8 @@
 //! ```
 //! No code that the thread runs meanwhile may flush or wait for a flush: a flush that becomes due is left to the next
 //! count, and a call that would settle does nothing. Since it is the thread's *own* cache that is held, and no other
-//! counts in it, all this is a look at its own line. The thread must not wait for other threads: they may be waiting
-//! for its cache.
+//! counts in it, all this is a look at its own line. The thread must wait for no other thread, which may in turn wait
+//! for this cache.
 //!
 //! # Cost
 //! load: as a clone, and one load of the slot's line. borrow: about a third of the instructions of a load and the drop

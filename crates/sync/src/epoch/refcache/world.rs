@@ -23,7 +23,7 @@ const TURNS_APART: u32 = if SHRUNK { 0 } else { 797 };
 pub(super) struct CacheWorld {
     /// *each protected by its lock*
     shards: CacheShards,
-    /// Of the caches that take part.
+    /// The rounds of the caches that take part.
     pub(super) rounds: CachePadded<Rounds>,
     /// The slots of all caches that ever took part. A cache takes part for the first time after it is noted here, so the
     /// holder of this lock knows them all. *protected by itself*
@@ -86,7 +86,7 @@ impl CacheWorld {
         }
     }
 
-    /// As [`count_found`](Self::count_found); `shard` is that of the calling thread, whose slot is ready.
+    /// [`count_found`](Self::count_found) in `shard`, the calling thread's; its slot is ready.
     #[inline]
     fn count_in<S: Stay>(&self, shard: &CacheShard, delta: i64, find: impl FnOnce() -> Option<Object>) {
         // SAFETY: as in own(); and the slot is ready.
@@ -105,7 +105,7 @@ impl CacheWorld {
         }
     }
 
-    /// As [`count_found`](Self::count_found), when the calling thread's cache is visited, or not enlisted.
+    /// [`count_found`](Self::count_found), when the calling thread's cache is visited, or not enlisted.
     #[cold]
     #[inline(never)]
     fn count_slowly<S: Stay>(&self, delta: i64, find: impl FnOnce() -> Option<Object>) {
@@ -174,7 +174,7 @@ impl CacheWorld {
         unsafe { held.value() }.take_turn().then_some(held)
     }
 
-    /// As [`hold`](Self::hold), whatever the cache is.
+    /// [`hold`](Self::hold), whatever the state of the cache.
     #[cold]
     #[inline(never)]
     fn hold_slowly(&self) -> Held<'_, Cache> {
@@ -196,7 +196,7 @@ impl CacheWorld {
         held
     }
 
-    /// What the calling thread writes.
+    /// The calling thread's shard.
     #[inline]
     pub(super) fn shard(&self) -> &CacheShard {
         self.shards.get(thread::slot())
@@ -446,7 +446,7 @@ impl FoundDead<'_> {
     }
 }
 
-/// What is found dead and not yet freed.
+/// Objects that were found dead and are not freed yet.
 struct Dead<'a>(Drain<'a, Object>);
 
 impl Dead<'_> {

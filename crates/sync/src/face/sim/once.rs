@@ -13,7 +13,7 @@ const EMPTY: u32 = 0;
 const BUSY: u32 = 1;
 const FULL: u32 = 2;
 
-/// As [`std::sync::OnceLock`], with one word more.
+/// A [`std::sync::OnceLock`] with one word more.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     /// `EMPTY`, `BUSY` or `FULL`. *atomic (once)*
@@ -121,7 +121,7 @@ pub struct LazyLock<T, F = fn() -> T> {
 }
 
 impl<T, F: Fn() -> T> LazyLock<T, F> {
-    /// What `make` makes at first use.
+    /// A cell whose value `make` makes at first use.
     pub const fn new(make: F) -> LazyLock<T, F> {
         LazyLock { value: OnceLock::new(), make }
     }

@@ -47,12 +47,12 @@ impl Ask {
     /// A bucket of a table, whose taker spins but gives up its CPU when that lasts: its owner may sleep.
     pub(crate) const BUCKET: Ask = Ask { in_parts: true, ..Ask::PLAIN };
 
-    /// The same, for one of many locks of a class, which one order of theirs or a common outer lock rules.
+    /// This request for one of many locks of a class, which one order of theirs or a common outer lock rules.
     pub(crate) const fn any_number(self) -> Ask {
         Ask { any_number: true, ..self }
     }
 
-    /// The same, at `level` of the lock's class: 0 to 7, higher ones count as 7.
+    /// This request at `level` of the lock's class: 0 to 7, higher ones count as 7.
     pub(crate) const fn at(self, level: u8) -> Ask {
         Ask { level: if level < 8 { level } else { 7 }, ..self }
     }

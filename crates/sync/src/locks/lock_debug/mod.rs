@@ -10,7 +10,7 @@
 //!   waited yet: the threads of this run need not meet for the deadlock to be found.
 //! - **Statistics.** How often locks of a class were taken and waited for, for how long, and from where.
 //!
-//! What the order check covers:
+//! Locks that the order check covers:
 //!
 //! | taken | edge to it | why |
 //! |---|---|---|

@@ -34,7 +34,7 @@ impl ClassId {
     }
 }
 
-/// What a lock knows of its class: nothing.
+/// The class of a lock: none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// What was counted of one class.
+/// The counts of one class.
 #[derive(Clone, Debug, Default)]
 pub struct ClassStats {
     /// The class name, or the place where its locks are made.

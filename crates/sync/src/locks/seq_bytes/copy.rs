@@ -137,7 +137,7 @@ mod wide {
     }
 
     /// # Safety
-    /// As [`copy`].
+    /// The contract of [`copy`].
     unsafe fn copy_by_string(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: by contract. The direction flag is clear at every function's entry, by the ABI.
         unsafe {
@@ -159,7 +159,7 @@ mod wide {
             #[doc = concat!("Copies by ", $feature, ".")]
             ///
             /// # Safety
-            /// As [`copy`]; `len` is a block at least, and the CPU has the feature.
+            /// The contract of [`copy`]; `len` is a block at least, and the CPU has the feature.
             #[target_feature(enable = $feature)]
             unsafe fn $name(from: *const u8, to: *mut u8, len: usize) {
                 // SAFETY: by contract `len` is a block at least, so all blocks from 0 on and the one that ends at `len` lie

@@ -56,7 +56,7 @@ pub struct SeqBytes {
     words: [Word],
 }
 
-/// What a block has beside its bytes. Its alignment leaves the trees that hold blocks the low bits of an address.
+/// The fields of a block beside its bytes. Its alignment leaves the trees that hold blocks the low bits of an address.
 #[repr(C, align(16))]
 struct Head {
     /// References to the block. *atomic (references), see `shared.rs`*

@@ -19,7 +19,7 @@ pub(super) struct Queues<H> {
     arrivals: VecDeque<H>,
     /// Objects that stay if they are found during probation.
     probation: VecDeque<H>,
-    /// Those that were found again.
+    /// Objects that were found again.
     kept: VecDeque<H>,
     /// How many of all these have gone by themselves, or a few less.
     gone: usize,

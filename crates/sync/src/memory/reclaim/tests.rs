@@ -39,7 +39,7 @@ impl Reclaim for Object {
     }
 }
 
-/// What the policies are compared by: keys used, and whether they were there.
+/// A policy by its answers: keys used, and whether they were there.
 trait Policy {
     fn is_hit(&mut self, key: usize) -> bool;
 }
@@ -133,8 +133,8 @@ impl Policy for Queue {
     }
 }
 
-/// Of 1,000 uses of a working set, how many find their object: while nothing else is used, beside a scan that uses
-/// `burst` times each of four objects for each use of the working set, and after it.
+/// How many of 1,000 uses of a working set find their object: while nothing else is used, beside a scan that uses `burst` times
+/// each of four objects for each use of the working set, and after it.
 fn hits_around_a_scan(policy: &mut dyn Policy, burst: usize) -> [usize; 3] {
     let (mut random, mut scanned, uses) = (Random::new(7), 1 << 32, 5 * ROOM);
     let mut hits = |scan| {

@@ -22,7 +22,7 @@ pub struct Usage {
     home: AtomicU32,
 }
 
-/// What became of the attempt to let an object go.
+/// The result of the attempt to let an object go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leave {
     /// It has gone now, and this caller alone may let go of it.

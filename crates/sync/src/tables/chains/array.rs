@@ -38,7 +38,7 @@ const LOOKS: u32 = 8;
 /// hundreds would not get it for a long time, and all of them wait for the larger array.
 const LOOKS_LEFT_TO_MOVER: u32 = if SHRUNK { 2 } else { 64 };
 
-/// What came of trying to lock a bucket.
+/// The result of an attempt to lock a bucket.
 pub(super) enum Attempt<'a, N: Node> {
     Locked(LockedBucket<'a, N>),
     /// It is moved to the next array.
@@ -142,7 +142,7 @@ impl<N: Node> Array<N> {
         if self.is_dense() { Some((place, seen)) } else { self.used_from_in_bits(place, seen) }
     }
 
-    /// As [`used_from`](Self::used_from), of a sparse array.
+    /// [`used_from`](Self::used_from), of a sparse array.
     #[inline(never)]
     fn used_from_in_bits(&self, place: u64, seen: Seen) -> Option<(u64, Seen)> {
         let at = self.at(place);
@@ -199,7 +199,7 @@ impl<N: Node> Array<N> {
         is_array(next).then(|| unsafe { &*next })
     }
 
-    /// As [`Chains::chain`](super::Chains::chain), from this array on, which was found inside the section.
+    /// [`Chains::chain`](super::Chains::chain) from this array on, which was found inside the section.
     #[inline]
     pub(crate) fn chain<'g>(&'g self, place: u64, guard: &'g Guard<'_>) -> Option<(*mut N, &'g Array<N>)> {
         let mut array = self;
@@ -450,7 +450,7 @@ impl<N: Node> LockedBucket<'_, N> {
         unsafe { at.node.as_ref() }
     }
 
-    /// As [`get`](Self::get), for what lies behind the node in its allocation too.
+    /// The node at `at`, also for the bytes behind it in its allocation; see [`get`](Self::get).
     pub(crate) fn get_raw(&self, at: ChainPlace<N>) -> *const N {
         at.node
     }

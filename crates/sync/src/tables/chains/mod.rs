@@ -71,9 +71,9 @@ use std::ptr;
 /// How often a thread that tried in vain to lock a bucket has looked at it.
 const SEEN_LOCKED: u32 = 1;
 
-/// What chains are made of.
+/// An element of a chain.
 pub(crate) trait Node: Sized + 'static {
-    /// What heads the chains.
+    /// The head of a chain.
     type Bucket: Bucket<Self>;
 
     /// The counts of nodes, in a bucket or on a CPU.
@@ -115,7 +115,7 @@ pub(crate) trait Bucket<N: Node>: Send + Sync {
     fn count(&self) -> &N::Count;
 }
 
-/// Of nodes that nobody counts here.
+/// A bucket of nodes that nobody counts here.
 impl<N: Node<Count = ()>> Bucket<N> for AtomicPtr<N> {
     fn empty() -> Self {
         AtomicPtr::new(ptr::null_mut())
@@ -169,8 +169,8 @@ impl<N: Node + Send + Sync> Chains<N> {
         is_array(array).then(|| unsafe { &*array })
     }
 
-    /// Identifies the table among all tables of the same era and of sections that began in it, until the table is
-    /// resized. Of nodes that are [remembered](Node::REMEMBERED).
+    /// Identifies the table among all tables of the same era and of sections that began in it, until the table is resized. For
+    /// tables of nodes that are [remembered](Node::REMEMBERED).
     #[inline]
     pub(crate) fn identity(&self) -> *mut Array<N> {
         // Relaxed: only compared.
@@ -244,7 +244,7 @@ impl<N: Node + Send + Sync> Chains<N> {
         Attempt::Moved
     }
 
-    /// As [`lock`](Self::lock); none also if it is locked, or moved to a newer array.
+    /// Locks the bucket; none also if it is locked, or moved to a newer array. See [`lock`](Self::lock).
     #[inline]
     pub(crate) fn try_lock(&self, place: u64) -> Option<LockedBucket<'_, N>> {
         let section = self.read();

@@ -60,7 +60,7 @@ fn wanted<V: Send + Sync + 'static>(
     (entries > most).then(|| if by_four { 4 * array.len() } else { 2 * array.len() })
 }
 
-/// As [`wanted`], of an array in which CPUs count, after a look at what all of them have counted.
+/// [`wanted`], of an array in which CPUs count, by the counts of all CPUs.
 fn wanted_by_cpus<V: Send + Sync + 'static>(array: &Array<NameNode<V>>) -> Option<usize> {
     let cpus = array.cpus()?;
     let most = most_in(array.len(), cpus.len());
@@ -245,25 +245,25 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedEntry<'t, V> {
         Entry { name: &self.name, bucket: &mut self.bucket, aftermath: &mut self.aftermath }
     }
 
-    /// See [`Entry::there`].
+    /// The name, if it is there.
     pub fn there(&mut self) -> Option<There<'_, 't, V>> {
         self.entry().there()
     }
 
-    /// See [`Entry::room`].
+    /// The room for the name, if the name is absent.
     pub fn room(&mut self) -> Option<Room<'_, 't, V>> {
         self.entry().room()
     }
 
-    /// See [`Entry::insert`].
+    /// Adds the name, which counts as one entry of `weight`. Returns its position.
     ///
     /// # Errors
-    /// Returns `value`, in the cases of [`Entry::insert`].
+    /// Returns `value` if the name is there, if it is longer than [`NAME_MAX`], or if 256 names have its hash.
     pub fn insert(&mut self, value: V, weight: u8) -> Result<u64, V> {
         self.entry().insert(value, weight)
     }
 
-    /// See [`Entry::remove`].
+    /// Removes the name; returns its value. Readers that have it may keep it until their sections end.
     pub fn remove(&mut self) -> Option<V> {
         self.entry().remove()
     }
@@ -348,7 +348,7 @@ impl<'e, 't, V: Clone + Send + Sync + 'static> Entry<'e, 't, V> {
 }
 
 impl<'e, V: Clone + Send + Sync + 'static> There<'e, '_, V> {
-    /// What the name stands for.
+    /// The value of the name.
     pub fn get(&self) -> &V {
         &found(self.entry.bucket, self.at).value
     }

@@ -167,8 +167,8 @@ impl<V: Clone + Send + Sync + 'static> NameTable<V> {
         LockedEntry::try_with(self, hash, name, act)
     }
 
-    /// As [`lock`](Self::lock), by a thread that may hold names of other tables of this class at lower levels: see
-    /// [`lock_debug`](crate::lock_debug).
+    /// Takes the lock of `name`, for a thread that may hold names of other tables of this class at lower levels: see
+    /// [`lock_debug`](crate::lock_debug). None if the table was killed.
     #[track_caller]
     pub fn lock_nested<'t>(&'t self, hash: u64, name: &'t [u8], level: u8) -> Option<LockedEntry<'t, V>> {
         LockedEntry::new(self, hash, name, level)

@@ -71,7 +71,7 @@ pub(super) struct NameNode<V> {
     pub(super) value: V,
     /// A [`EntryState`]. *written under the bucket's lock; atomic (standing)*
     standing: AtomicU8,
-    /// What the entry counts beside 1. *immutable*
+    /// The weight of the entry, counted beside its 1. *immutable*
     pub(super) weight: u8,
     /// *immutable*
     name_len: u8,

@@ -54,14 +54,14 @@ pub struct LockedPair<'t, V: Clone + Send + Sync + 'static> {
     /// Which of the names are in the other bucket.
     is_in_other: [bool; 2],
     _held: [Option<Held>; 2],
-    /// Of the first name's table.
+    /// The aftermath in the first name's table.
     aftermath: Aftermath<'t, V>,
-    /// Of the second one's, if that is another.
+    /// The aftermath in the second name's table, if that is another.
     elsewhere: Option<Aftermath<'t, V>>,
 }
 
 impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
-    /// Of names of two tables.
+    /// Two locked names of two tables.
     ///
     /// # Panics
     /// If these have readers of different domains: what leaves one table is read by way of the other.
@@ -157,8 +157,8 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
         self.replace_both(source, (target.value, target.weight))
     }
 
-    /// As [`rename`](Self::rename), but the first name stands for `left` from that instant on, which counts as an entry of
-    /// `weight`.
+    /// Renames the first name to the second, as [`rename`](Self::rename) does, but the first name stands for `left` from that
+    /// instant on, which counts as an entry of `weight`.
     pub fn rename_leaving(&mut self, left: V, weight: u8) -> bool {
         match self.first().standing() {
             Some(source) => self.replace_both(source, (left, weight)),
@@ -182,7 +182,7 @@ impl<'t, V: Clone + Send + Sync + 'static> LockedPair<'t, V> {
     }
 }
 
-/// What a name stands for.
+/// The value of a name, with its node.
 struct Source<V> {
     node: ChainPlace<NameNode<V>>,
     value: V,

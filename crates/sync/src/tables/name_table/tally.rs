@@ -130,7 +130,7 @@ pub(super) struct EntryCounts {
 }
 
 impl EntryCounts {
-    /// Of nothing yet.
+    /// Counts of nothing yet.
     pub(super) fn new() -> Self {
         // Not 0, or it would not tell how many counts of 0 came first.
         EntryCounts { is_settled: true, print: 1, ..EntryCounts::default() }
@@ -158,7 +158,7 @@ impl EntryCounts {
         }
     }
 
-    /// What it adds up to.
+    /// The sums of the counts.
     pub(super) fn sums(&self) -> super::Sums {
         super::Sums {
             entries: u64::try_from(self.entries).unwrap_or(0),

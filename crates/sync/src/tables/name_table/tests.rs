@@ -374,7 +374,7 @@ fn sums_are_exact_after_threads_filled_a_table_through_several_lengths() {
                     assert!(entry.insert(n, (n % 3) as u8).is_ok());
                 }
                 filled.wait();
-                // What another thread added.
+                // The names that another thread added.
                 for (n, name) in own((thread + 1) % threads) {
                     let hash = hasher.hash_one(&name);
                     match n % 4 {

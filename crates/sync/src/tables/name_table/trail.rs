@@ -56,13 +56,13 @@ const PLACES: usize = if SHRUNK { 2 } else { 64 };
 /// The part of a tag that counts steps.
 const STEPS: u64 = (1 << FREE_BITS) - 1;
 
-/// What the threads remember of paths. Each remembers those through tables of the first domain in which it was asked.
+/// The trails that threads remember. Each thread remembers those through tables of the first domain in which it was asked.
 pub struct Trails<V: Clone + Send + Sync + 'static> {
     /// By thread slot. *owner only*
     own: NearTable<OnceLock<Box<ThreadTrails<V>>>>,
 }
 
-/// What one thread remembers. Its atomics are plain memory: nobody else looks.
+/// The trails of one thread. Its atomics are plain memory: nobody else looks.
 struct ThreadTrails<V: Clone + Send + Sync + 'static> {
     /// The address of the domain of the eras; tables use only one domain. *immutable*
     domain: usize,
@@ -90,7 +90,7 @@ struct TrailStep<V: Clone + Send + Sync + 'static> {
     entry: AtomicPtr<NameNode<V>>,
 }
 
-/// What a thread remembers of a path.
+/// A thread's memory of a path.
 pub enum Remembered<'g, V: Clone + Send + Sync + 'static> {
     /// Where it led, in this era.
     Trail(Trail<'g, V>),
@@ -106,7 +106,7 @@ pub struct Trail<'g, V: Clone + Send + Sync + 'static> {
     /// The era when the section had begun.
     era: Era,
     section: PhantomData<&'g Guard<'g>>,
-    /// What is left of the steps.
+    /// The remaining steps.
     steps: std::slice::Iter<'g, TrailStep<V>>,
 }
 
@@ -163,7 +163,7 @@ impl<V: Clone + Send + Sync + 'static> Trails<V> {
         }
     }
 
-    /// As [`own`](Self::own), of a thread that remembers nothing yet, and of all where membarrier(2) does not work.
+    /// [`own`](Self::own), of a thread that remembers nothing yet, and of all where membarrier(2) does not work.
     #[cold]
     fn own_slowly(&self, guard: &Guard<'_>) -> &ThreadTrails<V> {
         self.own.get(thread::slot()).get_or_init(|| {

@@ -80,8 +80,8 @@ impl RadixNode {
         copy
     }
 
-    /// Whether more than one slot or tree leads to the node, which the caller found from a tree whose mutex it has. If
-    /// not, all former owners are done with the node.
+    /// Whether more than one slot or tree leads to the node, which the caller found from a tree whose mutex it has. Otherwise
+    /// the former owners have finished with the node.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
         // Acquire(owners): what the others did with it; pairs with Release(owners) in release().

@@ -15,7 +15,7 @@ pub(super) const ALIGN: usize = 16;
 /// - the object lives and stays where it is as long as there is a reference to it, one that is raw included;
 /// - any thread may use and drop a reference, and what it leads to.
 pub unsafe trait Object: Clone + Send + Sync + 'static {
-    /// What it leads to.
+    /// The type of the object.
     type Target: ?Sized + 'static;
 
     /// The reference as an address.
@@ -27,7 +27,7 @@ pub unsafe trait Object: Clone + Send + Sync + 'static {
     /// `raw` came from [`into_raw`](Self::into_raw), and no second reference is made from it.
     unsafe fn from_raw(raw: NonNull<()>) -> Self;
 
-    /// What the reference leads to.
+    /// The object of the reference.
     ///
     /// # Safety
     /// `raw` is of [`into_raw`](Self::into_raw), and a reference to the object is not dropped for `'a`.

@@ -140,10 +140,11 @@ impl<'w, O: Object, S> Slots<'w, O, S> {
         self.insert_with(index, object, |_| ());
     }
 
-    /// As [`insert`](Self::insert); calls `prepare` before anybody can find the object, and returns its result.
+    /// Makes `object` number `index`, as [`insert`](Self::insert) does; calls `prepare` before anybody can find the object, and
+    /// returns its result.
     ///
     /// # Panics
-    /// In the cases of [`insert`](Self::insert).
+    /// If `index` is 2^60 or more.
     pub fn insert_with<R>(self, index: u64, object: O, prepare: impl FnOnce(&'w O::Target) -> R) -> R {
         assert!(node::reaches(HEIGHT_MAX, index), "no place for number {index}");
         let object = object.into_raw();

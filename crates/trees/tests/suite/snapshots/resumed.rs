@@ -121,14 +121,14 @@ fn a_rest_that_is_not_the_rest_is_refused_and_the_part_stays() {
         let line = sent.expect_err("it is not its token").to_string();
         assert!(line.contains(text), "{line}");
     }
-    // One that was deleted and taken again.
+    // A snapshot that was deleted and taken again.
     from.superblock().drop_snapshot(b"one").expect("it is there");
     take(&from, "one");
     let sent = send(from.superblock(), b"one", None, Some(&first), io::sink());
     assert!(sent.expect_err("another").to_string().contains("another stream"));
 }
 
-/// As [`receives_a_part`], of a rest that begins elsewhere.
+/// The token of [`receives_a_part`], for a rest that begins elsewhere.
 fn receives_a_part_elsewhere(fs: &Fs, rest: &[u8]) -> String {
     let line = receive(fs.superblock(), rest).expect_err("it begins elsewhere").to_string();
     let (_, token) =
@@ -228,7 +228,7 @@ fn a_receiver_that_died_anywhere_goes_on_from_what_was_durable() {
 fn assert_arrived((from, to): (&Fs, &Fs), name: &str, part: usize) {
     let [sent, there] = [from, to].map(|fs| of_snapshot(fs.superblock(), name));
     assert!(sent == there, "{name}, {part}");
-    // Of a receiver that died with its snapshot there, the rest goes with the next stream.
+    // If the receiver died with its snapshot there, the rest goes with the next stream.
     drop(to.superblock().begin_snapshot(None).expect("nobody receives"));
     assert!(!to.exists("/.receiving"), "{name}, {part}");
     to.settle();

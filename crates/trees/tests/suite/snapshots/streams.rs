@@ -36,7 +36,7 @@ pub(super) fn is_refused(fs: &Fs, stream: &[u8]) -> String {
     let (before, inodes) = (names(fs), live(fs));
     let error = receive(fs.superblock(), stream).expect_err("it is wrong");
     assert_eq!(names(fs), before, "{error}");
-    // What had come goes.
+    // The received part goes.
     drop(fs.superblock().begin_snapshot(None));
     assert_eq!(live(fs), inodes, "{error}");
     let line = error.to_string();

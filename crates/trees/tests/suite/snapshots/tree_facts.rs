@@ -14,7 +14,7 @@ pub(super) struct FileFacts {
     pub(super) ctime: Timestamp,
     pub(super) flags: u32,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Of a link its target.
+    /// Contents of a file, or the target of a link.
     pub(super) contents: Vec<u8>,
     pub(super) data: Vec<Range<u64>>,
     /// The first of its names.

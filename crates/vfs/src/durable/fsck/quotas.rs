@@ -8,11 +8,11 @@ use crate::superblock::ROOT_INO;
 use sluice_store::{Gravity, Report};
 use std::collections::BTreeMap;
 
-/// What a check knows of quotas.
+/// The facts of a check about quotas.
 #[derive(Debug, Default)]
 pub(super) struct CheckedQuotas {
     pub(super) found: FoundQuotas,
-    /// What inodes with a number hold.
+    /// The use of inodes with a number.
     pub(super) uses: QuotaUses,
     /// Names that lead from a directory with one number to an inode with another: both inodes. Few, but for tops.
     pub(super) crossings: Vec<(u64, u64)>,

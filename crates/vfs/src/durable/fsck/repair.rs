@@ -26,7 +26,7 @@ impl Superblock {
         )
     }
 
-    /// As [`repair_store`](Self::repair_store), of a store that `check` shows to what is given to it, and that `open` opens.
+    /// Mends a store whose records `check` shows and which `open` opens; see [`repair_store`](Self::repair_store).
     ///
     /// # Errors
     /// [`StoreError`]: then some may be mended.

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What must be equal of a file. Two names of one file have the same `same_as`: the first of them.
+/// The facts of a file that must be equal. Two names of one file have the same `same_as`: the first of them.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub(crate) struct Node {
     pub(crate) mode: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Node {
 
 pub(crate) type Tree = BTreeMap<PathBuf, Node>;
 
-/// What the host lets this test do.
+/// The abilities that the host gives this test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abilities {
     pub(crate) root: bool,

@@ -43,7 +43,7 @@ struct Site {
     wait_ns: AtomicU64,
 }
 
-/// What one thread counted of one class. *owner only; others read*
+/// The counts of one class by one thread. *owner only; others read*
 struct Counters {
     era: AtomicU64,
     acquisitions: AtomicU64,

@@ -21,7 +21,7 @@ pub(super) struct HeldLock {
     pub(super) since: Option<Instant>,
 }
 
-/// What one thread holds, oldest first. Locks let go out of order leave holes, so that places stay.
+/// The locks that one thread holds, oldest first. Locks let go out of order leave holes, so that places stay.
 pub(super) type Stack = Vec<Option<HeldLock>>;
 
 thread_local! {

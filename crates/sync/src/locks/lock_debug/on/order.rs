@@ -28,13 +28,13 @@ type Node = u32;
 
 const NODES: usize = CLASSES_MAX * 8;
 
-/// What the check says.
+/// The verdict of the check.
 pub(super) enum OrderVerdict {
     /// No deadlock by this.
     Fine,
     /// The thread reads already, and does not wait to read again.
     Again,
-    /// What is wrong, in words.
+    /// The fault, in words.
     Wrong(String),
 }
 
@@ -48,9 +48,9 @@ struct StackedLock {
 
 /// How an edge was seen first.
 struct FirstSight {
-    /// What the thread held, oldest first.
+    /// The locks that the thread held, oldest first.
     stack: Vec<StackedLock>,
-    /// What it took then.
+    /// The lock that it took then.
     taken: StackedLock,
     thread: String,
     backtrace: Backtrace,
@@ -238,7 +238,7 @@ fn cycle(
         let _ =
             writeln!(text, "  {when}, thread {:?} took {}, holding:", seen.thread, names.line(&seen.taken));
         names.stack(&mut text, &seen.stack);
-        // That of now comes with the panic.
+        // The backtrace of now comes with the panic.
         if when == "before" && seen.backtrace.status() == BacktraceStatus::Captured {
             let _ = writeln!(text, "{}", seen.backtrace);
         }

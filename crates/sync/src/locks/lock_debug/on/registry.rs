@@ -70,8 +70,8 @@ fn of_place(place: &'static Location<'static>) -> Option<u32> {
     None
 }
 
-/// Whether `a` and `b` are one place. That may have several addresses: one in each piece of the program that the compiler
-/// made alone, and under the interpreter one for each call. What differs most comes first.
+/// Whether `a` and `b` are one place. That may have several addresses: one in each piece of the program that the compiler made
+/// alone, and under the interpreter one for each call. The line differs most often, so it comes first.
 pub(super) fn same_place(a: &Location<'_>, b: &Location<'_>) -> bool {
     (a.line(), a.column(), a.file()) == (b.line(), b.column(), b.file())
 }

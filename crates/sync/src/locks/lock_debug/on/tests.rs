@@ -7,7 +7,7 @@ use crate::spin::SpinLock;
 use crate::{Arc, BrLock, Condvar, LockClass, Mutex, NameTable, RwLock, rcu, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What the order check says of `f`; nothing if it says nothing. Classes of other tests do not matter.
+/// The finding of the order check on `f`, if any. Classes of other tests do not matter.
 fn finding_of(f: impl FnOnce()) -> Option<String> {
     let caught = catch_unwind(AssertUnwindSafe(f)).err()?;
     Some(*caught.downcast::<String>().expect("a finding is text"))
