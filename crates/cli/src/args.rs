@@ -478,8 +478,8 @@ Examples:
 
 const FAULT_EXAMPLES: &str = "\
 Calls: open, create, read, write, truncate, fallocate, fsync, remove, rename, link, setattr, or all. Effects: an error such
-as EIO or ENOSPC, short=BYTES, delay=MILLISECONDS. A rule acts when the command returns, and prints its number. What the
-kernel answers by itself, such as a read of cached pages, meets no rule. A list shows number, calls met, rule.
+as EIO or ENOSPC, short=BYTES, delay=MILLISECONDS. A rule acts when the command returns, and prints its number. Calls that the
+kernel answers by itself, such as reads of cached pages, meet no rule. A list shows number, calls met, rule.
 
 What a crash leaves: all that was synchronised, and of the rest what the seed chooses; writes may be torn.
 

@@ -78,7 +78,7 @@ const TOP_EXAMPLES: &str = "\
 Of a node of a cluster, per second: requests of its kernel; those that the owner was asked and is waited for (awaited);
 those that were answered before the owner had them (behind); those that the node decided by itself (here); changes of
 others that its kernel was told (notices); what was left to the node and taken back for another (recalls). Now: requests
-that wait for a lock, and bytes on their way to the store. Of the owner: requests to the object store, and how long those
+that wait for a lock, and bytes on their way to the store. The owner shows its requests to the object store, and how long the requests
 of the last second took. A node that does not answer is `silent`.
 
 Examples:

@@ -15,8 +15,8 @@ pub(crate) struct QuotaArgs {
 }
 
 pub(super) const QUOTA_EXAMPLES: &str = "\
-A quota counts the pages of all files below the directory, and long targets of symbolic links; extended attributes do not count. What is
-there counts, and may be more than SIZE. Calls that would take more fail with EDQUOT, and `df DIR` shows the limit and
+A quota counts the pages of all files below the directory, and long targets of symbolic links; extended attributes do not count. Files that are
+there count, and may take more than SIZE. Calls that would take more fail with EDQUOT, and `df DIR` shows the limit and
 what is free. Snapshots do not count; a clone counts where it stands.
 
 A file that is renamed across the border counts on the other side from then on. A directory, and a file of several names, is not renamed

@@ -4,7 +4,7 @@ use super::KeyFiles;
 use std::path::PathBuf;
 
 pub(super) const MKFS_EXAMPLES: &str = "\
-A store is a directory with a few files: see docs/format.md. What was made durable by fsync(2) survives any crash.
+A store is a directory with a few files: see docs/format.md. Everything that fsync(2) made durable survives any crash.
 
 Examples:
   sluice mkfs ~/store; sluice mount ~/store ~/scratch

@@ -16,8 +16,8 @@ Examples:
   sluice send --since monday ~/scratch/.snapshots/tuesday | sluice receive s3://BUCKET/backup";
 
 pub(super) const RECEIVE_EXAMPLES: &str = "\
-The snapshot gets the name that was sent. It is there when the whole stream has come, and durable when the command returns. Of a stream that is
-cut off or damaged the part before stays until another comes; the error has the token for `sluice send --resume` (again: `receive STORE < /dev/null`).
+The snapshot gets the name that was sent. It is there when the whole stream has come, and durable when the command returns. If a stream is
+cut off or damaged, the part before stays until another comes; the error has the token for `sluice send --resume` (again: `receive STORE < /dev/null`).
 
 Examples:
   sluice mkfs ~/backup; sluice receive ~/backup < monday.stream
