@@ -22,6 +22,7 @@ use sluice_console::interrupt::Interrupt;
 use sluice_console::output::Output;
 use sluice_console::program::this_program;
 use sluice_console::servers::tools;
+use sluice_fuse::control::ProcessWait;
 use sluice_fuse::{Ended, MountOptions, StopSignals, Users};
 use sluice_membership::{Member, NodeId, View};
 use sluice_store::StoreError;
@@ -327,14 +328,14 @@ pub(crate) fn top(text: &str, watched: &Watched) -> Result<()> {
 fn leave(dir: &Path) -> Result<()> {
     let server = sluice_fuse::control::server_of(dir).context(|| dir.display().to_string())?;
     sluice_fuse::unmount_at(dir, Users::Keep).map_err(mount_failure)?;
-    let began = Instant::now();
+    let mut wait = ProcessWait::new(server, LEAVING);
     while let Some(pid) = server
         && process_runs(pid)
     {
-        if began.elapsed() > LEAVING {
+        if wait.is_over() {
             return Err(Failure::Failed(format!("{}: process {pid} has not handed over yet", dir.display())));
         }
-        thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }

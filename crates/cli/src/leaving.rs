@@ -3,7 +3,7 @@
 use crate::bucket;
 use crate::in_time::in_time_of;
 use sluice_console::failure::{Failure, Result};
-use sluice_fuse::control::{self, ServerEnd};
+use sluice_fuse::control::{self, ServerEnd, ServerOutcome};
 use sluice_store::StoreError;
 use sluice_store::disk::HostDisk;
 use sluice_sync::thread;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// How long a server may take to say which process it is: it is unmounted all the same.
 const ASK_MAX: Duration = Duration::from_millis(1200);
-/// How long a server may take that writes what is left.
+/// How long a server that writes what is left may do nothing.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a server without a mount is waited for: one that was unmounted lazily stays as long as its files are open.
 const LEAVING: Duration = Duration::from_secs(30);
@@ -77,8 +77,10 @@ fn await_end_for(
     if end.as_ref().is_some_and(ServerEnd::is_mounted_elsewhere) {
         return Ok(());
     }
-    if let Some(why) = end.and_then(|end| end.wait(patience)) {
-        return Err(Failure::Failed(why));
+    match end.map(|end| end.wait(patience)) {
+        Some(ServerOutcome::Failed(why)) => return Err(Failure::Failed(why)),
+        Some(ServerOutcome::GoesOn) => return Ok(()),
+        Some(ServerOutcome::Ended) | None => {}
     }
     let bucket = bucket::at(store).unwrap_or_default();
     let is_meant = |user: u32| server.map_or_else(|| is_leaving(user, store), |server| server == user);

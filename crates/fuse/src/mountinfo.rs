@@ -1,5 +1,6 @@
 //! The kernel's table of mounts, `/proc/self/mountinfo`.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -29,6 +30,19 @@ pub(crate) fn read() -> io::Result<Vec<MountEntry>> {
 /// All mounts that `process` sees.
 pub(crate) fn read_of(process: u32) -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?))
+}
+
+/// Whether a process that this one may look at sees a mount of `device`: in the mount namespace of a container, for example.
+pub(crate) fn is_seen_by_others(device: (u32, u32)) -> bool {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut namespaces = HashSet::new();
+    // One process of each namespace.
+    let mut is_new = |pid: &u32| {
+        std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_ok_and(|space| namespaces.insert(space))
+    };
+    pids.filter(|pid| is_new(pid))
+        .any(|pid| read_of(pid).is_ok_and(|mounts| mounts.iter().any(|one| one.device == device)))
 }
 
 /// The device of the uppermost mount on `mountpoint`, if there is one.

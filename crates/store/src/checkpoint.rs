@@ -12,8 +12,16 @@ use sluice_sync::atomic::Ordering;
 impl Core {
     /// Makes everything durable, with data in segments that stood in records, and brings the tree up to it.
     pub(crate) fn write_out(&self) -> Result<(), StoreError> {
+        self.write_ahead()?;
         self.state.lock().write_out = true;
         self.sync().and_then(|()| self.checkpoint())
+    }
+
+    /// Writes and flushes data that the next push that writes out is to name.
+    pub(crate) fn write_ahead(&self) -> Result<(), StoreError> {
+        let Some(source) = self.source.get().filter(|_| self.log.is_some()) else { return Ok(()) };
+        source.write_ahead(&self.data());
+        self.segments.flush().inspect_err(|error| self.fail(error))
     }
 
     /// Repeats [`write_out`](Self::write_out) as long as the source asks for another push and a push wrote something:

@@ -287,6 +287,14 @@ impl Store {
         self.core.write_out()
     }
 
+    /// Writes and flushes data that stand in records ahead of [`write_out`](Self::write_out), which does so by itself.
+    ///
+    /// # Errors
+    /// The disk's, after which the store has failed.
+    pub fn write_ahead(&self) -> Result<(), StoreError> {
+        self.core.write_ahead()
+    }
+
     /// The value of `key` in the tree: without what no checkpoint has brought there yet.
     ///
     /// # Errors
@@ -469,11 +477,9 @@ impl Core {
         };
         // Relaxed: written under the mutex.
         let cut = self.cuts.fetch_add(1, Ordering::Relaxed) + 1;
-        // Acquire(applied): the tree; pairs with Release(applied) in apply().
-        let applied_cut = self.applied_cut.load(Ordering::Acquire);
         let Cut { records, room, again, failed } = self.cil.cut(
             self.source.get().map(|source| &**source),
-            Data { segments: &self.segments, engine: &*self.engine, applied_cut },
+            self.data(),
             Added::to(cut, self.log.as_ref(), writes_out),
         );
         if let Some(error) = failed {
@@ -506,6 +512,13 @@ impl Core {
         }
         self.changed.notify_all();
         Ok(Taken::ToWrite { log, formed, room, cut })
+    }
+
+    /// Access to the segments and the tree for the source.
+    pub(crate) fn data(&self) -> Data<'_> {
+        // Acquire(applied): the tree; pairs with Release(applied) in apply().
+        let applied_cut = self.applied_cut.load(Ordering::Acquire);
+        Data { segments: &self.segments, engine: &*self.engine, applied_cut }
     }
 
     /// Waits until `span` bytes of the log are free, and a batch may take so many bytes of `memory`. Called by the thread that forms

@@ -282,6 +282,13 @@ fn data_in_the_cache_on_disk_are_not_asked_of_the_object_store_and_not_believed_
         let bucket = if is_cached { cached(node.bucket()) } else { node.bucket() };
         let world = World::of(bucket.open(Claim::Epoch(epoch), quiet()).expect("it was closed"), 40);
         assert_eq!(world.named.len(), 40);
+        // The cache counts its files in the background.
+        for _ in 0..1_000 {
+            if !is_cached || bucket.traffic().cache_bytes >= 4_000_000 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         (node.data_reads(), bucket.traffic())
     };
     let (without, traffic) = reads(false);

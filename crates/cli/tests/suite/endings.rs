@@ -1,9 +1,11 @@
 //! How mounts end when something is wrong: processes that stay, servers that die.
 
 use crate::harness::{
-    Ran, SLUICE, Scratch, Served, Sleeper, can_mount, is_mounted, kill, server_of, sluice, umount, until,
+    Ran, SLUICE, Scratch, Served, Sleeper, can_mount, is_mounted, kill, server_of, skipped, sluice, umount,
+    until,
 };
-use std::io::{BufRead, BufReader};
+use crate::store::Stored;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -62,6 +64,36 @@ fn run_gives_the_status_of_its_command_though_the_server_was_killed() {
     assert_eq!(ran.status, Some(7), "{}", ran.stderr);
     assert!(ran.stderr.contains("SIGKILL"), "{}", ran.stderr);
     assert!(!is_mounted(&place) && !place.exists());
+}
+
+#[test]
+fn umount_does_not_wait_for_a_server_whose_mount_is_in_another_namespace_too() {
+    if !can_mount("umount_does_not_wait_for_a_server_whose_mount_is_in_another_namespace_too") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let stored = Stored::new(&scratch);
+    stored.mount("");
+    std::fs::write(stored.dir.join("f"), "written").expect("room");
+    // As a container that was started meanwhile.
+    let read = format!("read line && cat {}/f && exec sleep 600", stored.dir.display());
+    let mut container = Command::new("unshare");
+    container.args(["-m", "--propagation", "private", "sh", "-c", &format!("echo ready && {read}")]);
+    let container = container.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare starts");
+    let mut container = Sleeper(container);
+    let mut lines = BufReader::new(container.0.stdout.take().expect("a pipe")).lines();
+    if lines.next().is_none() {
+        return skipped("umount", "only root has mount namespaces");
+    }
+    let server = server_of(&stored.dir);
+    assert_eq!(sluice(["umount".as_ref(), stored.dir.as_os_str()]).well(), "");
+    assert!(!is_mounted(&stored.dir));
+    // The container goes on, and the store is free and whole when the container has ended.
+    container.0.stdin.take().expect("a pipe").write_all(b"go on\n").expect("it listens");
+    assert_eq!(lines.next().expect("a line").expect("it reads"), "written");
+    drop(container);
+    until("the server ends", || !Path::new(&format!("/proc/{server}")).exists());
+    stored.assert_clean();
 }
 
 #[test]

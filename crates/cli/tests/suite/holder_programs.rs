@@ -3,6 +3,7 @@
 use crate::harness::until;
 use crate::holder::{Kept, python, restarts};
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -91,7 +92,7 @@ fn sqlite_keeps_what_it_committed_while_the_server_is_killed() {
     let Some(kept) = Kept::new("sqlite_keeps_what_it_committed_while_the_server_is_killed") else { return };
     let script = r#"
 import sqlite3, sys
-path, mode = sys.argv[1], sys.argv[2]
+path, mode, note = sys.argv[1], sys.argv[2], sys.argv[3]
 def opened():
     while True:
         try:
@@ -110,11 +111,11 @@ def ask(query):
             return db.execute(query).fetchone()[0]
         except sqlite3.OperationalError as error:
             told(error); db.close(); db = opened()
-db, sure = opened(), 0
-for n in range(1, 151):
+db, sure = opened(), int(open(note).read())
+for n in range(sure + 1, 151):
     while True:
         try:
-            db.execute("INSERT OR REPLACE INTO t VALUES(?, ?)", (n, bytes([n % 251]) * 3000)); sure = n; break
+            db.execute("INSERT OR REPLACE INTO t VALUES(?, ?)", (n, bytes([n % 251]) * 3000)); sure = n; open(note, "w").write(str(n)); break
         except sqlite3.OperationalError as error:
             told(error); db.close(); db = opened()
         have = ask("SELECT count(*) FROM t WHERE n <= %d" % sure)
@@ -122,9 +123,24 @@ for n in range(1, 151):
 assert ask("PRAGMA integrity_check") == "ok"
 assert ask("SELECT count(*) FROM t") == 150
 "#;
+    const SIGBUS: i32 = 7;
+    let notes = kept.scratch().dir("notes");
     for mode in ["DELETE", "WAL"] {
-        let (kills, output) = under_kills(&kept, python(script, &[&kept.dir().join(mode), Path::new(mode)]));
-        assert!(output.status.success(), "{mode} after {kills} kills: {output:?}");
+        let note = notes.join(mode);
+        fs::write(&note, "0").expect("on the host");
+        let (mut kills, mut buses) = (0, 0);
+        loop {
+            let program = python(script, &[&kept.dir().join(mode), Path::new(mode), &note]);
+            let (more, output) = under_kills(&kept, program);
+            kills += more;
+            // The file that SQLite maps beside a WAL is never synchronised: a page of it that is lost is no memory any more.
+            if mode == "WAL" && output.status.signal() == Some(SIGBUS) && buses < kills {
+                buses += 1;
+                continue;
+            }
+            assert!(output.status.success(), "{mode} after {kills} kills: {output:?}");
+            break;
+        }
         assert!(kills > 0);
     }
     kept.end();

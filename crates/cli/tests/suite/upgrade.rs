@@ -289,6 +289,7 @@ fn a_new_program_that_cannot_serve_leaves_the_old_one_in_place() {
         refused.contains("the store cannot be written (") && refused.contains("): see sluice stat"),
         "{refused}"
     );
+    until("its successor is gone", || processes_of(dir).len() == 2);
     // A mount that ends meanwhile.
     let ended = std::thread::scope(|scope| {
         let hanging = scope.spawn(|| order(dir, Some(&open("/usr/bin/xargs"))));

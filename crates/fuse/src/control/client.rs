@@ -99,10 +99,19 @@ fn process_number(answer: Vec<u8>) -> io::Result<u32> {
 /// Whether `server`, which serves the mount `device`, has it mounted in its own mount namespace. False if another process has
 /// the name of the device.
 pub(super) fn is_mounted(device: (u32, u32), server: &UnixStream) -> bool {
-    let stream = ask_and_keep(device, b"mounted\n").ok().flatten();
-    let stream = stream.filter(|stream| is_same_process(stream, server));
-    let answer = stream.and_then(|stream| answer_on(stream, Some(PATIENCE)).ok());
-    answer.is_some_and(|answer| unwrap(answer).is_ok_and(|told| told == b"true"))
+    mounted(device, server).is_some_and(|told| told == b"true")
+}
+
+/// Whether the process at the other end of `server` still serves the mount `device`, wherever that is.
+pub(super) fn serves(device: (u32, u32), server: &UnixStream) -> bool {
+    mounted(device, server).is_some()
+}
+
+/// The answer of the process at the other end of `server` to the question whether it sees the mount `device`.
+fn mounted(device: (u32, u32), server: &UnixStream) -> Option<Vec<u8>> {
+    let stream = ask_and_keep(device, b"mounted\n").ok().flatten()?;
+    let answer = Some(stream).filter(|stream| is_same_process(stream, server));
+    unwrap(answer_on(answer?, Some(PATIENCE)).ok()?).ok()
 }
 
 /// Whether the server of the mount that holds `dir` is in another pid namespace than this process. Such a server

@@ -4,10 +4,11 @@
 //! is known that something is lost. A connection that ends without a line is that of a process that died.
 
 use super::OK;
-use super::client::{ask_and_keep, is_mounted};
+use super::client::{ask_and_keep, is_mounted, serves};
+use super::process_wait::ProcessWait;
 use crate::lock_class::ENDING;
 use crate::mount::{device_of, is_mounted_here};
-use crate::mountinfo;
+use crate::mountinfo::{self, is_seen_by_others};
 use sluice_sync::Mutex;
 use sluice_sync::atomic::{AtomicBool, Ordering};
 use sluice_sync::time::Duration;
@@ -17,6 +18,9 @@ use std::path::Path;
 
 /// The longest line that a server says in the end.
 const LINE_MAX: u64 = 4096;
+
+/// How often a client looks whether a server that has not ended does something.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Clients that wait for the end of this process. *protected by its mutex*
 static WAITING: Mutex<Vec<UnixStream>> = Mutex::with_class(&ENDING, Vec::new());
@@ -50,6 +54,17 @@ pub(super) fn keep(client: &UnixStream) -> io::Result<bool> {
     Ok(true)
 }
 
+/// How the wait for a server's end went.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ServerOutcome {
+    /// The server has ended, and everything is durable.
+    Ended,
+    /// The mount goes on in another mount namespace, and the server with it.
+    GoesOn,
+    /// Not everything is durable, or it is not known: the reason.
+    Failed(String),
+}
+
 /// The end of a server, which is awaited.
 pub struct ServerEnd {
     stream: UnixStream,
@@ -78,22 +93,37 @@ impl ServerEnd {
         self.has_others && is_mounted_here(self.device) || is_mounted(self.device, &self.stream)
     }
 
-    /// Waits until the server, whose mount is nowhere any more, has ended; at most for `patience`. `Some` says why not all is well.
-    pub fn wait(self, patience: Duration) -> Option<String> {
+    /// Waits until the server has ended, or has done nothing for as long as `patience`, but not for a server whose mount is in another mount
+    /// namespace.
+    pub fn wait(self, patience: Duration) -> ServerOutcome {
         let mut line = Vec::new();
-        let mut stream = self.stream.take(LINE_MAX);
+        let mut wait = ProcessWait::for_peer(&self.stream, patience);
         // No time at all would be no limit.
-        let limit = patience.max(Duration::from_millis(1));
-        let read =
-            stream.get_ref().set_read_timeout(Some(limit)).and_then(|()| stream.read_to_end(&mut line));
-        if read.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)) {
-            return Some("its server has not brought everything to the store yet".into());
+        let look = LOOK.min(patience).max(Duration::from_millis(1));
+        // Without a limit it waits longer.
+        let _ = self.stream.set_read_timeout(Some(look));
+        let mut stream = self.stream.take(LINE_MAX);
+        while let Err(error) = stream.read_to_end(&mut line) {
+            match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut if wait.is_over() => {
+                    let why = "its server has not brought everything to the store yet";
+                    return ServerOutcome::Failed(why.into());
+                }
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                    // When a mount has ended, the next one gets its device number.
+                    if is_seen_by_others(self.device) && serves(self.device, stream.get_ref()) {
+                        return ServerOutcome::GoesOn;
+                    }
+                }
+                _ => break,
+            }
         }
         if line == OK.as_bytes() {
-            return None;
+            return ServerOutcome::Ended;
         }
         let line = String::from_utf8_lossy(&line).trim().to_owned();
-        Some(if line.is_empty() { "its server died before everything was durable".into() } else { line })
+        let died = || "its server died before everything was durable".into();
+        ServerOutcome::Failed(if line.is_empty() { died() } else { line })
     }
 }
 
@@ -101,8 +131,8 @@ impl ServerEnd {
 mod tests {
     use super::*;
 
-    /// The failure that a client hears from a server that says `told` in the end.
-    fn told(told: &[u8]) -> Option<String> {
+    /// The outcome that a client hears from a server that says `told` in the end.
+    fn told(told: &[u8]) -> ServerOutcome {
         let (stream, mut server) = UnixStream::pair().expect("descriptors");
         server.write_all(told).expect("room");
         drop(server);
@@ -111,11 +141,12 @@ mod tests {
 
     #[test]
     fn an_end_that_was_not_well_is_told_in_the_words_of_the_server_and_a_death_is_no_success() {
-        assert_eq!(told(b"ok\n"), None);
-        assert_eq!(told(b"st: not all is durable\n").as_deref(), Some("st: not all is durable"));
-        assert_eq!(told(b"").as_deref(), Some("its server died before everything was durable"));
+        let failed = |why: &str| ServerOutcome::Failed(why.into());
+        assert_eq!(told(b"ok\n"), ServerOutcome::Ended);
+        assert_eq!(told(b"st: not all is durable\n"), failed("st: not all is durable"));
+        assert_eq!(told(b""), failed("its server died before everything was durable"));
         let (stream, _server) = UnixStream::pair().expect("descriptors");
         let late = ServerEnd { stream, device: (0, 0), has_others: false }.wait(Duration::ZERO);
-        assert_eq!(late.as_deref(), Some("its server has not brought everything to the store yet"));
+        assert_eq!(late, failed("its server has not brought everything to the store yet"));
     }
 }

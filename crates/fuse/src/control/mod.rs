@@ -27,6 +27,7 @@ mod ending;
 mod faults;
 mod mounts;
 pub(crate) mod order;
+mod process_wait;
 mod quota;
 mod scrub;
 pub(crate) mod server;
@@ -45,9 +46,10 @@ pub use client::{
     kernel_locks, library_files, locks, move_workspace, new_workspace, restore_snapshot, server_of,
     snapshots, stat, stat_of_device, take_snapshot,
 };
-pub use ending::{ServerEnd, end_of, tell_end, will_tell_end};
+pub use ending::{ServerEnd, ServerOutcome, end_of, tell_end, will_tell_end};
 pub use faults::{clear_faults, crash_clone, faults, inject, track_crashes, unsynced};
 pub use mounts::{ListedMount, ServerAnswer, mounts};
+pub use process_wait::ProcessWait;
 pub use quota::{QuotaOrder, quota};
 pub use scrub::scrub;
 pub(crate) use server::Server;

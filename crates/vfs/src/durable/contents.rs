@@ -6,7 +6,8 @@
 //! stands there already: it *splices* a record, of which it writes only the pages that are new. A chunk of which much
 //! stands in its record is *heavy*. When the log is about to go to the tree, the store asks for a push that *writes
 //! out*: it collects heavy chunks whole, and writes each to an extent. So their bytes never reach the tree, and nobody
-//! waits for their flush but that push.
+//! waits for their flush but that push. It would hold up all pushes behind it, so whole chunks are written and flushed
+//! *ahead* of it: the push names their extents if the chunks still have those bytes, and gives back the others.
 //!
 //! A push in which much changed writes to extents at once, but for chunks with an extent of which few pages are patched.
 
@@ -18,7 +19,7 @@ use super::pending::Pending;
 use crate::data::{CHUNK_PAGES, PAGE, PageSet};
 use crate::lock_class::DURABLE_PENDING;
 use crate::{Inode, InodeRef};
-use sluice_store::{Added, Data};
+use sluice_store::{Added, Data, Extent};
 use sluice_sync::Mutex;
 use sluice_sync::atomic::Ordering;
 use std::collections::btree_map::Entry;
@@ -34,6 +35,14 @@ pub(super) struct Copied {
     chunk: u64,
     present: u16,
     bytes: Vec<u8>,
+    /// The extent that has the bytes already.
+    extent: Option<Extent>,
+}
+
+/// A chunk whose bytes an extent has that no record names yet.
+struct WrittenAhead {
+    bytes: Vec<u8>,
+    extent: Extent,
 }
 
 /// The changed pages of a file.
@@ -49,6 +58,8 @@ pub(super) struct Marked {
 pub(super) struct HeavySet {
     /// *Protected by its mutex.*
     files: Mutex<BTreeMap<u64, HeavyFile>>,
+    /// Chunks that were written ahead, by inode and chunk. *Protected by its mutex.*
+    ahead: Mutex<BTreeMap<(u64, u64), WrittenAhead>>,
     /// So many chunks are written out at a time. *Immutable.*
     most: u64,
 }
@@ -62,7 +73,12 @@ struct HeavyFile {
 impl HeavySet {
     /// That lets one push copy so many bytes.
     pub(super) fn new(bytes: u64) -> HeavySet {
-        HeavySet { files: Mutex::with_class(&DURABLE_PENDING, BTreeMap::new()), most: (bytes / CHUNK).max(1) }
+        let [files, ahead] = [(); 2].map(|()| &DURABLE_PENDING);
+        HeavySet {
+            files: Mutex::with_class(files, BTreeMap::new()),
+            ahead: Mutex::with_class(ahead, BTreeMap::new()),
+            most: (bytes / CHUNK).max(1),
+        }
     }
 
     /// The record of `chunk` was put down: perhaps much stands in it. Called in a cut.
@@ -81,6 +97,14 @@ impl HeavySet {
                 }
             }
         }
+    }
+
+    /// The heavy chunks, as many as one push writes out.
+    fn first(&self) -> Vec<(InodeRef, u64)> {
+        let files = self.files.lock();
+        let chunks =
+            files.values().flat_map(|file| file.chunks.iter().map(|chunk| (file.inode.clone(), *chunk)));
+        chunks.take(usize::try_from(self.most).unwrap_or(usize::MAX)).collect()
     }
 
     /// Drops the heavy chunks of `inode`, which lost its last name: its contents need no write.
@@ -190,9 +214,50 @@ impl Pending {
         if bytes.len() <= HERE_MAX {
             to.put(&Key::chunk(inode.ino(), chunk), &Chunk { present, held: None, bytes: &bytes }.encode());
         } else {
-            let copied = Copied { inode: inode.clone(), chunk, present, bytes };
+            let copied = Copied { inode: inode.clone(), chunk, present, bytes, extent: None };
             self.copied.lock().push(copied);
         }
+    }
+
+    /// Writes whole heavy chunks to extents ahead of the push that writes them out.
+    pub(super) fn write_ahead(&self, data: &Data<'_>) {
+        for (inode, chunk) in self.heavy.first() {
+            let Some(stored) = inode.stored() else { continue };
+            if stored.kept.lock().absent.contains_key(&chunk) || stored.dirty_in(chunk) != 0 {
+                continue;
+            }
+            // The file may change meanwhile. The push compares.
+            let mut bytes = Vec::new();
+            inode.data.chunk(chunk, u16::MAX, &mut bytes);
+            if bytes.len() as u64 != CHUNK {
+                continue;
+            }
+            // A disk that is full has no room in the push, either.
+            let Ok(extent) = data.write(&bytes) else { return };
+            let before = self.heavy.ahead.lock().insert((inode.ino(), chunk), WrittenAhead { bytes, extent });
+            before.iter().for_each(|before| data.discard(&before.extent));
+        }
+    }
+
+    /// Collects all of `chunk`, which the extent that was written ahead has, in the cut. False if that has other bytes.
+    fn collect_ahead(&self, inode: &InodeRef, chunk: u64, kept: &mut Kept) -> bool {
+        let Some(ahead) = self.heavy.ahead.lock().remove(&(inode.ino(), chunk)) else { return false };
+        let mut bytes = mem::take(&mut *self.scratch.lock());
+        bytes.clear();
+        let present = inode.data.chunk(chunk, u16::MAX, &mut bytes);
+        let is_same = bytes == ahead.bytes || self.planted.has(Mutant::AheadUnchecked);
+        *self.scratch.lock() = bytes;
+        if is_same {
+            kept.remove(&(chunk..chunk + 1), self);
+            kept.insert(chunk, present, None);
+            let WrittenAhead { bytes, extent } = ahead;
+            let copied = Copied { inode: inode.clone(), chunk, present, bytes, extent: Some(extent) };
+            self.copied.lock().push(copied);
+        } else {
+            // The push gives it back.
+            self.heavy.ahead.lock().insert((inode.ino(), chunk), ahead);
+        }
+        is_same
     }
 
     /// Whether so few pages of `files` have changed that they all go into records.
@@ -226,7 +291,9 @@ impl Pending {
                     && !kept.absent.contains_key(&chunk)
                     && !copied.contains(&(ino, chunk))
                 {
-                    self.collect_whole(&inode, chunk, &mut kept, to);
+                    if !self.collect_ahead(&inode, chunk, &mut kept) {
+                        self.collect_whole(&inode, chunk, &mut kept, to);
+                    }
                     left -= 1;
                 }
             }
@@ -252,11 +319,11 @@ impl Pending {
         let few = if to.is_logged() { u64::from(PATCHED_MAX) } else { FEW_PAGES };
         let are_few = !to.writes_out() && bytes as u64 <= few * PAGE;
         // Each copy goes as soon as it is written.
-        for Copied { inode, chunk, present: pages, bytes } in copied {
+        for Copied { inode, chunk, present: pages, bytes, extent } in copied {
             let key = Key::chunk(inode.ino(), chunk);
             let Some(stored) = inode.stored() else { continue };
             // A disk without room for it has some in the log: the room that deletions need.
-            let written = if are_few { None } else { data.write(&bytes).ok() };
+            let written = extent.or_else(|| if are_few { None } else { data.write(&bytes).ok() });
             let Some(extent) = written else {
                 to.put(&key, &Chunk { present: pages, held: None, bytes: &bytes }.encode());
                 continue;
@@ -277,6 +344,10 @@ impl Pending {
                 self.names.count_standing(kept.standing_pages(), were);
             }
             self.memory.enter(&inode, stored, chunk);
+        }
+        if to.writes_out() {
+            let others = mem::take(&mut *self.heavy.ahead.lock());
+            others.values().for_each(|ahead| data.discard(&ahead.extent));
         }
         let patched = mem::take(&mut *self.patched.lock());
         for (inode, chunk) in &patched {

@@ -9,6 +9,8 @@ use sluice_sync::face::HOSTS_SHARE;
 
 const PAGE: usize = 4096;
 const APPENDS: usize = 40;
+/// Bytes of a chunk.
+const CHUNK: usize = 16 * PAGE;
 
 /// The bytes of the n-th append.
 fn block(n: usize) -> Vec<u8> {
@@ -113,6 +115,53 @@ fn a_file_that_is_deleted_while_its_chunks_are_heavy_leaves_nothing() {
     drop(fs);
     let report = Superblock::check_store(shared(&disk), &mut |_| ()).expect("it can be looked at");
     assert!(report.findings.is_empty(), "{report:?}");
+}
+
+#[test]
+fn whole_chunks_are_written_ahead_and_given_back_if_they_change() {
+    if !HOSTS_SHARE {
+        return;
+    }
+    // Nothing happens meanwhile; a page changes; a file is cut; a file is deleted; a page changes, and nobody looks.
+    for case in 0..5 {
+        let (disk, fs) = made();
+        let durable = || fs.superblock().root().shared.durable().expect("a store");
+        append(&disk, &fs, 2);
+        durable().store.write_ahead().expect("the disk works");
+        let whole = (2 * 2 * CHUNK) as u64;
+        assert_eq!(disk.written("segment"), whole, "two whole chunks of each");
+        let process = fs.process(Cred::root());
+        let file = process.open("/0", OpenFlags::RDWR, 0).expect("it is there");
+        let mut expected: Vec<u8> = (0..APPENDS).flat_map(block).collect();
+        match case {
+            0 => {}
+            2 => {
+                expected.truncate(CHUNK + 1);
+                process.ftruncate(file, expected.len() as i64).expect("room");
+            }
+            3 => fs.remove_file("/0").expect("it is there"),
+            _ => {
+                expected[PAGE..][..3].copy_from_slice(b"new");
+                process.pwrite(file, b"new", PAGE as i64).expect("room");
+            }
+        }
+        process.close(file).expect("open");
+        let planted = (case == 4).then_some(Mutant::AheadUnchecked);
+        durable().pending.planted.plant(planted);
+        durable().store.write_out().expect("the disk works");
+        if case == 0 {
+            assert_eq!(disk.written("segment"), (2 * APPENDS * PAGE) as u64, "each byte once");
+        }
+        let again = opened(&disk.crash(disk.steps(), Survivors::None));
+        let found = again.read("/0").ok();
+        assert_eq!(found.as_ref() == (case != 3).then_some(&expected), case != 4, "case {case}");
+        assert!(again.read("/1").is_ok_and(|bytes| bytes.len() == APPENDS * PAGE));
+        if case != 4 {
+            drop((again, fs));
+            let report = Superblock::check_store(shared(&disk), &mut |_| ()).expect("it can be looked at");
+            assert!(report.findings.is_empty(), "{case}: {report:?}");
+        }
+    }
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(crate) enum Mutant {
     CutOffForgotten,
     /// Only the last of the patched pages are put down.
     PatchForgotten,
+    /// A record names an extent that was written ahead although the chunk has changed since.
+    AheadUnchecked,
     /// A splice keeps the wrong pages of a record.
     SpliceMisplaced,
     /// That an inode lost a name in its holder is not put down.

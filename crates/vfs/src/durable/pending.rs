@@ -527,6 +527,10 @@ impl Source for Collector {
         self.0.collect(to);
     }
 
+    fn write_ahead(&self, data: &Data<'_>) {
+        self.0.write_ahead(data);
+    }
+
     fn write(&self, data: &Data<'_>, to: &mut Added) {
         self.0.write(data, to);
     }
