@@ -229,12 +229,14 @@ impl Pending {
             // The file may change meanwhile. The push compares.
             let mut bytes = Vec::new();
             inode.data.chunk(chunk, u16::MAX, &mut bytes);
-            if bytes.len() as u64 != CHUNK {
+            let key = (inode.ino(), chunk);
+            let is_there = || self.heavy.ahead.lock().get(&key).is_some_and(|ahead| ahead.bytes == bytes);
+            if bytes.len() as u64 != CHUNK || is_there() {
                 continue;
             }
             // A disk that is full has no room in the push, either.
             let Ok(extent) = data.write(&bytes) else { return };
-            let before = self.heavy.ahead.lock().insert((inode.ino(), chunk), WrittenAhead { bytes, extent });
+            let before = self.heavy.ahead.lock().insert(key, WrittenAhead { bytes, extent });
             before.iter().for_each(|before| data.discard(&before.extent));
         }
     }
