@@ -74,7 +74,7 @@ fn umount_does_not_wait_for_a_server_whose_mount_is_in_another_namespace_too() {
     let scratch = Scratch::new();
     let stored = Stored::new(&scratch);
     stored.mount("");
-    std::fs::write(stored.dir.join("f"), "written").expect("room");
+    std::fs::write(stored.dir.join("f"), "written\n").expect("room");
     // As a container that was started meanwhile.
     let read = format!("read line && cat {}/f && exec sleep 600", stored.dir.display());
     let mut container = Command::new("unshare");
