@@ -40,7 +40,7 @@ help:
 	@echo 'make cluster-conformance  the same over the owner and over a guest of a cluster'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
 	@echo 'make suites       test suites of others on tmpfs, ext4 and the mount, side by side (root; SUITES="git sqlite" selects)'
-	@echo 'make csi-sanity   the tests of the Container Storage Interface for drivers, over a store (root)'
+	@echo 'make csi-sanity   the tests of the Container Storage Interface for drivers, over a store and in a cluster (root)'
 	@echo 'make pages        the HTML pages in headless Chromium'
 	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process, and of Python packages'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
@@ -280,7 +280,10 @@ suites: prerequisites
 csi-sanity: prerequisites
 	cargo build --locked -p sluice
 	sh tests/suites/csi-sanity prepare
-	dir=$$(mktemp -d /tmp/sluice-csi.XXXXXX) && sh tests/suites/csi-sanity run $$dir; status=$$?; rm -rf "$$dir"; exit $$status
+	for target in store cluster; do \
+		dir=$$(mktemp -d /tmp/sluice-csi.XXXXXX); \
+		TARGET=$$target sh tests/suites/csi-sanity run $$dir; status=$$?; rm -rf $$dir; [ $$status = 0 ] || exit $$status; \
+	done
 
 $(TOOLS)/bin/cargo-deny: | prerequisites
 	cargo install --locked --quiet --debug --root $(TOOLS) --target-dir target/tools-build cargo-deny@$(CARGO_DENY)

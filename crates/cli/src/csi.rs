@@ -35,7 +35,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use tonic::Status;
 use tonic::codegen::tokio_stream::wrappers::UnixListenerStream;
-use volumes::{Shelf, Volumes};
+use volumes::{VolumeShelf, Volumes};
 
 /// The variable that says where the socket is, if no argument does.
 const ENDPOINT: &str = "CSI_ENDPOINT";
@@ -82,7 +82,7 @@ impl BusyVolumes {
     ///
     /// # Errors
     /// `ABORTED`: there is such a call.
-    fn hold(&self, shelf: Shelf, id: &str) -> std::result::Result<BusyVolume<'_>, Status> {
+    fn hold(&self, shelf: VolumeShelf, id: &str) -> std::result::Result<BusyVolume<'_>, Status> {
         let key = format!("{shelf:?} {id}");
         if !self.keys.lock().insert(key.clone()) {
             let text = format!("another call about {id} is under way: repeat this one later");
@@ -225,12 +225,12 @@ mod tests {
     #[test]
     fn one_call_at_a_time_is_about_a_volume() {
         let busy = BusyVolumes::default();
-        let held = busy.hold(Shelf::Volumes, "v").expect("free");
-        let refused = busy.hold(Shelf::Volumes, "v").err().expect("held");
-        assert!(refused.message().contains("another call about v is under way"), "{refused}");
-        assert!(busy.hold(Shelf::Snapshots, "v").is_ok());
+        let held = busy.hold(VolumeShelf::Volumes, "v").expect("free");
+        let refused = busy.hold(VolumeShelf::Volumes, "v").err().expect("held");
+        assert!(refused.message().contains(" is under way: repeat this one later"), "{refused}");
+        assert!(busy.hold(VolumeShelf::Snapshots, "v").is_ok());
         drop(held);
-        assert!(busy.hold(Shelf::Volumes, "v").is_ok());
+        assert!(busy.hold(VolumeShelf::Volumes, "v").is_ok());
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use super::bind_mounts::flag_of;
 use super::errors::given;
-use super::messages::{Access, CapabilityType, GetCapabilitiesResponse, ServiceCapability, VolumeCapability};
+use super::messages::{
+    CapabilityType, GetCapabilitiesResponse, ServiceCapability, VolumeAccess, VolumeCapability,
+};
 use rustix::mount::MountFlags;
 use tonic::Status;
 
@@ -29,10 +31,12 @@ pub(super) fn check_capabilities(wanted: &[VolumeCapability], is_shared: bool) -
 /// The reason why a volume cannot have these capabilities. A mount that `is_shared` is reached from several nodes.
 pub(super) fn refusal(wanted: &[VolumeCapability], is_shared: bool) -> Option<String> {
     wanted.iter().find_map(|wanted| {
-        let mode = wanted.access_mode.as_ref().map_or(Access::Unknown, |access| access.mode());
+        let mode = wanted.access_mode.as_ref().map_or(VolumeAccess::Unknown, |access| access.mode());
         let is_of_several = matches!(
             mode,
-            Access::MultiNodeReader | Access::MultiNodeSingleWriter | Access::MultiNodeMultiWriter
+            VolumeAccess::MultiNodeReader
+                | VolumeAccess::MultiNodeSingleWriter
+                | VolumeAccess::MultiNodeMultiWriter
         );
         let mount = wanted.mount.as_ref();
         match () {
@@ -40,7 +44,9 @@ pub(super) fn refusal(wanted: &[VolumeCapability], is_shared: bool) -> Option<St
                 Some("volumes are directories: ask for one to mount, not for a block device".into())
             }
             () if mount.is_none() => Some("the access type is missing: ask for a volume to mount".into()),
-            () if mode == Access::Unknown => Some("the access mode is missing or unknown: give one".into()),
+            () if mode == VolumeAccess::Unknown => {
+                Some("the access mode is missing or unknown: give one".into())
+            }
             () if is_of_several && !is_shared => {
                 Some("one node mounts the store: ask for an access mode of a single node".into())
             }
@@ -80,7 +86,7 @@ fn flags(options: &[String]) -> Result<MountFlags, String> {
 pub(super) fn flags_of(
     wanted: Option<&VolumeCapability>,
     is_shared: bool,
-) -> Result<(MountFlags, Access), Status> {
+) -> Result<(MountFlags, VolumeAccess), Status> {
     let wanted = wanted.map(std::slice::from_ref).unwrap_or_default();
     if wanted.is_empty() {
         given("volume_capability", "")?;
@@ -88,14 +94,14 @@ pub(super) fn flags_of(
     check_capabilities(wanted, is_shared)?;
     let mode =
         wanted.iter().filter_map(|wanted| wanted.access_mode.as_ref()).map(|access| access.mode()).next();
-    let mode = mode.unwrap_or(Access::Unknown);
+    let mode = mode.unwrap_or(VolumeAccess::Unknown);
     let options =
         wanted.iter().filter_map(|wanted| wanted.mount.as_ref()).flat_map(|mount| &mount.mount_flags);
     let mut flags = flags(&options.cloned().collect::<Vec<_>>()).map_err(Status::invalid_argument)?;
     flags.set(
         MountFlags::RDONLY,
         flags.contains(MountFlags::RDONLY)
-            || matches!(mode, Access::SingleNodeReader | Access::MultiNodeReader),
+            || matches!(mode, VolumeAccess::SingleNodeReader | VolumeAccess::MultiNodeReader),
     );
     Ok((flags, mode))
 }
@@ -105,7 +111,7 @@ mod tests {
     use super::super::messages::{AccessMode, EmptyMessage, MountVolume};
     use super::*;
 
-    fn capability(mode: Access, options: &[&str]) -> VolumeCapability {
+    fn capability(mode: VolumeAccess, options: &[&str]) -> VolumeCapability {
         let mount_flags = options.iter().map(|&option| option.to_owned()).collect();
         let mount = MountVolume { mount_flags, ..MountVolume::default() };
         VolumeCapability {
@@ -117,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_volume_that_cannot_be_is_refused_with_the_cure() {
-        let writer = || capability(Access::SingleNodeWriter, &[]);
+        let writer = || capability(VolumeAccess::SingleNodeWriter, &[]);
         let refused = |wanted: VolumeCapability, text: &str| {
             let said = refusal(&[writer(), wanted], false).expect("refused");
             assert!(said.contains(text), "{said}");
@@ -126,8 +132,11 @@ mod tests {
         refused(VolumeCapability { block: Some(EmptyMessage {}), ..writer() }, "volumes are directories");
         refused(VolumeCapability { mount: None, ..writer() }, "the access type is missing");
         refused(VolumeCapability { access_mode: None, ..writer() }, "the access mode is missing or unknown");
-        refused(capability(Access::MultiNodeMultiWriter, &[]), "ask for an access mode of a single node");
-        refused(capability(Access::SingleNodeWriter, &["discard"]), "a volume takes ro, nosuid");
+        refused(
+            capability(VolumeAccess::MultiNodeMultiWriter, &[]),
+            "ask for an access mode of a single node",
+        );
+        refused(capability(VolumeAccess::SingleNodeWriter, &["discard"]), "a volume takes ro, nosuid");
         let mount = |fs_type: &str, group: &str| {
             let mount = MountVolume {
                 fs_type: fs_type.into(),
@@ -138,17 +147,17 @@ mod tests {
         };
         refused(mount("ext4", ""), "leave fsType out");
         refused(mount("", "7"), "let the orchestrator change the group");
-        assert_eq!(refusal(&[capability(Access::MultiNodeMultiWriter, &[])], true), None);
+        assert_eq!(refusal(&[capability(VolumeAccess::MultiNodeMultiWriter, &[])], true), None);
     }
 
     #[test]
     fn flags_are_those_of_the_options_and_of_the_mode() {
         let of = |mode, options: &[&str]| flags_of(Some(&capability(mode, options)), false).expect("right").0;
         assert_eq!(
-            of(Access::SingleNodeWriter, &["rw", "nosuid,nodev"]),
+            of(VolumeAccess::SingleNodeWriter, &["rw", "nosuid,nodev"]),
             MountFlags::NOSUID | MountFlags::NODEV
         );
-        assert_eq!(of(Access::SingleNodeReader, &[]), MountFlags::RDONLY);
+        assert_eq!(of(VolumeAccess::SingleNodeReader, &[]), MountFlags::RDONLY);
         let missing = flags_of(None, false).expect_err("none").message().to_owned();
         assert_eq!(missing, "the field volume_capability is missing: give it");
     }

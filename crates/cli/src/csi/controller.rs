@@ -5,7 +5,8 @@ use super::capabilities::{check_capabilities, refusal};
 use super::errors::given;
 use super::messages::*;
 use super::volumes::{
-    Shelf, SnapshotRecord, VolumeOrigin, VolumeRecord, Volumes, capacity_of, id_of, page, usual_capacity,
+    SnapshotRecord, VolumeOrigin, VolumeRecord, VolumeShelf, Volumes, capacity_of, id_of, page,
+    usual_capacity,
 };
 use sluice_sync::time::realtime;
 use std::collections::BTreeMap;
@@ -28,9 +29,9 @@ impl Plugin {
         refuse_parameters(request.parameters.keys().chain(request.mutable_parameters.keys()))?;
         self.check_topology(request.accessibility_requirements.as_ref())?;
         let volumes = self.volumes()?;
-        let _held = self.busy.hold(Shelf::Volumes, &id)?;
+        let _held = self.busy.hold(VolumeShelf::Volumes, &id)?;
         let origin = request.volume_content_source.as_ref().and_then(origin_of);
-        if let Some(record) = volumes.record::<VolumeRecord>(Shelf::Volumes, &id)? {
+        if let Some(record) = volumes.record::<VolumeRecord>(VolumeShelf::Volumes, &id)? {
             let CapacityRange { required_bytes, limit_bytes } = request.capacity_range.unwrap_or_default();
             let has = i64::try_from(record.capacity).unwrap_or(i64::MAX);
             let fits = has >= required_bytes && (limit_bytes == 0 || has <= limit_bytes);
@@ -62,8 +63,8 @@ impl Plugin {
 
     pub(super) fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<EmptyMessage, Status> {
         let id = given("volume_id", &request.volume_id)?;
-        let _held = self.busy.hold(Shelf::Volumes, id)?;
-        self.volumes()?.remove(Shelf::Volumes, id)?;
+        let _held = self.busy.hold(VolumeShelf::Volumes, id)?;
+        self.volumes()?.remove(VolumeShelf::Volumes, id)?;
         Ok(EmptyMessage {})
     }
 
@@ -91,11 +92,11 @@ impl Plugin {
     pub(super) fn list_volumes(&self, request: ListVolumesRequest) -> Result<ListVolumesResponse, Status> {
         let volumes = self.volumes()?;
         let (ids, next_token) =
-            page(volumes.ids(Shelf::Volumes)?, request.max_entries, &request.starting_token)?;
+            page(volumes.ids(VolumeShelf::Volumes)?, request.max_entries, &request.starting_token)?;
         let mut entries = Vec::new();
         for id in ids {
             // Another call may have removed the volume meanwhile.
-            if let Some(record) = volumes.record(Shelf::Volumes, &id)? {
+            if let Some(record) = volumes.record(VolumeShelf::Volumes, &id)? {
                 entries.push(CreateVolumeResponse { volume: Some(self.volume_message(&id, &record)) });
             }
         }
@@ -130,7 +131,7 @@ impl Plugin {
 
     /// Raises the quota of a volume. Returns its capacity.
     pub(super) fn expand(&self, id: &str, range: Option<CapacityRange>) -> Result<i64, Status> {
-        let _held = self.busy.hold(Shelf::Volumes, id)?;
+        let _held = self.busy.hold(VolumeShelf::Volumes, id)?;
         let capacity = self.volumes()?.expand(id, range)?;
         Ok(i64::try_from(capacity).unwrap_or(i64::MAX))
     }
@@ -143,8 +144,8 @@ impl Plugin {
         let volume = given("source_volume_id", &request.source_volume_id)?;
         refuse_parameters(request.parameters.keys())?;
         let volumes = self.volumes()?;
-        let _held = self.busy.hold(Shelf::Snapshots, &id)?;
-        if let Some(record) = volumes.record::<SnapshotRecord>(Shelf::Snapshots, &id)? {
+        let _held = self.busy.hold(VolumeShelf::Snapshots, &id)?;
+        if let Some(record) = volumes.record::<SnapshotRecord>(VolumeShelf::Snapshots, &id)? {
             if record.volume != volume || record.name != request.name {
                 let name = &request.name;
                 let text = format!("the snapshot {name:?} is there, of another volume: choose another name");
@@ -165,8 +166,8 @@ impl Plugin {
 
     pub(super) fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<EmptyMessage, Status> {
         let id = given("snapshot_id", &request.snapshot_id)?;
-        let _held = self.busy.hold(Shelf::Snapshots, id)?;
-        self.volumes()?.remove(Shelf::Snapshots, id)?;
+        let _held = self.busy.hold(VolumeShelf::Snapshots, id)?;
+        self.volumes()?.remove(VolumeShelf::Snapshots, id)?;
         Ok(EmptyMessage {})
     }
 
@@ -176,11 +177,11 @@ impl Plugin {
     ) -> Result<ListSnapshotsResponse, Status> {
         let volumes = self.volumes()?;
         let mut records = BTreeMap::new();
-        for id in volumes.ids(Shelf::Snapshots)? {
+        for id in volumes.ids(VolumeShelf::Snapshots)? {
             let is_asked = request.snapshot_id.is_empty() || request.snapshot_id == id;
             // As for volumes.
             let record =
-                if is_asked { volumes.record::<SnapshotRecord>(Shelf::Snapshots, &id)? } else { None };
+                if is_asked { volumes.record::<SnapshotRecord>(VolumeShelf::Snapshots, &id)? } else { None };
             let of_volume = |record: &SnapshotRecord| {
                 request.source_volume_id.is_empty() || request.source_volume_id == record.volume
             };
@@ -230,16 +231,16 @@ fn origin_of(source: &VolumeContentSource) -> Option<VolumeOrigin> {
 ///
 /// # Errors
 /// `NOT_FOUND`.
-fn source_of<'a>(volumes: &Volumes, origin: &'a VolumeOrigin) -> Result<(u64, Shelf, &'a str), Status> {
+fn source_of<'a>(volumes: &Volumes, origin: &'a VolumeOrigin) -> Result<(u64, VolumeShelf, &'a str), Status> {
     match origin {
-        VolumeOrigin::Volume(id) => Ok((volumes.volume(id)?.capacity, Shelf::Volumes, id)),
+        VolumeOrigin::Volume(id) => Ok((volumes.volume(id)?.capacity, VolumeShelf::Volumes, id)),
         VolumeOrigin::Snapshot(id) => {
-            let record: Option<SnapshotRecord> = volumes.record(Shelf::Snapshots, id)?;
+            let record: Option<SnapshotRecord> = volumes.record(VolumeShelf::Snapshots, id)?;
             let missing = || {
                 let text = format!("there is no snapshot {id:?}: ListSnapshots names those of this driver");
                 Status::not_found(text)
             };
-            Ok((record.ok_or_else(missing)?.capacity, Shelf::Snapshots, id))
+            Ok((record.ok_or_else(missing)?.capacity, VolumeShelf::Snapshots, id))
         }
     }
 }

@@ -71,14 +71,14 @@ pub(crate) struct MountVolume {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct AccessMode {
-    #[prost(enumeration = "Access", tag = "1")]
+    #[prost(enumeration = "VolumeAccess", tag = "1")]
     pub(crate) mode: i32,
 }
 
 /// Who may use a volume at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
-pub(crate) enum Access {
+pub(crate) enum VolumeAccess {
     Unknown = 0,
     SingleNodeWriter = 1,
     SingleNodeReader = 2,

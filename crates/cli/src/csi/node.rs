@@ -9,7 +9,7 @@ use super::bind_mounts::{bind, is_dead_mount, is_read_only, mounts_of, mounts_on
 use super::capabilities::{answer, flags_of};
 use super::errors::{given, of_mount};
 use super::messages::*;
-use super::volumes::Shelf;
+use super::volumes::VolumeShelf;
 use rustix::mount::MountFlags;
 use std::fs;
 use std::io::ErrorKind;
@@ -35,7 +35,7 @@ impl Plugin {
         let id = given("volume_id", &request.volume_id)?;
         let staging = absolute("staging_target_path", &request.staging_target_path)?;
         flags_of(request.volume_capability.as_ref(), self.place.is_shared())?;
-        let _held = self.busy.hold(Shelf::Volumes, id)?;
+        let _held = self.busy.hold(VolumeShelf::Volumes, id)?;
         let volume = self.directory_of(id)?;
         take_dead_away(&staging)?;
         if shows(&staging, &volume).map_err(of_mount(&staging))? {
@@ -50,7 +50,7 @@ impl Plugin {
     pub(super) fn unstage(&self, request: NodeUnmountRequest) -> Result<EmptyMessage, Status> {
         let id = given("volume_id", &request.volume_id)?;
         let staging = absolute("staging_target_path", &request.path)?;
-        let _held = self.busy.hold(Shelf::Volumes, id)?;
+        let _held = self.busy.hold(VolumeShelf::Volumes, id)?;
         unbind(&staging).map_err(of_mount(&staging))?;
         Ok(EmptyMessage {})
     }
@@ -61,7 +61,7 @@ impl Plugin {
         let (mut flags, mode) = flags_of(request.volume_capability.as_ref(), self.place.is_shared())?;
         let staging = absolute("staging_target_path", &request.staging_target_path)?;
         flags.set(MountFlags::RDONLY, flags.contains(MountFlags::RDONLY) || request.readonly);
-        let _held = self.busy.hold(Shelf::Volumes, id)?;
+        let _held = self.busy.hold(VolumeShelf::Volumes, id)?;
         let volume = self.directory_of(id)?;
         if !shows(&staging, &volume).map_err(of_mount(&staging))? {
             let text =
@@ -75,7 +75,7 @@ impl Plugin {
             return if is_so { Ok(EmptyMessage {}) } else { Err(otherwise_published(id, &target)) };
         }
         refuse_other(&target)?;
-        if mode == Access::SingleNodeSingleWriter {
+        if mode == VolumeAccess::SingleNodeSingleWriter {
             refuse_second(id, &volume, [&staging, &target])?;
         }
         // The directory above is the caller's.
@@ -90,7 +90,7 @@ impl Plugin {
     pub(super) fn unpublish(&self, request: NodeUnmountRequest) -> Result<EmptyMessage, Status> {
         let id = given("volume_id", &request.volume_id)?;
         let target = absolute("target_path", &request.path)?;
-        let _held = self.busy.hold(Shelf::Volumes, id)?;
+        let _held = self.busy.hold(VolumeShelf::Volumes, id)?;
         unbind(&target).map_err(of_mount(&target))?;
         match fs::remove_dir(&target) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(of_mount(&target)(error)),
@@ -135,7 +135,7 @@ impl Plugin {
     fn directory_of(&self, id: &str) -> Result<PathBuf, Status> {
         let volumes = self.volumes()?;
         volumes.volume(id)?;
-        Ok(volumes.path(Shelf::Volumes, id))
+        Ok(volumes.path(VolumeShelf::Volumes, id))
     }
 
     /// # Errors

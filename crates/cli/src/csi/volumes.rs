@@ -38,16 +38,16 @@ const AFTER: &str = "after:";
 
 /// The two kinds of directories: volumes, and snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shelf {
+pub(super) enum VolumeShelf {
     Volumes,
     Snapshots,
 }
 
-impl Shelf {
+impl VolumeShelf {
     fn name(self) -> &'static str {
         match self {
-            Shelf::Volumes => "volumes",
-            Shelf::Snapshots => "snapshots",
+            VolumeShelf::Volumes => "volumes",
+            VolumeShelf::Snapshots => "snapshots",
         }
     }
 }
@@ -89,7 +89,7 @@ impl Volumes {
     /// The volumes below the directory `base`, which is made if it is missing.
     pub(super) fn below(base: PathBuf) -> Result<Volumes, Status> {
         let private = |dir: &Path| DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        for shelf in [Shelf::Volumes, Shelf::Snapshots].map(Shelf::name) {
+        for shelf in [VolumeShelf::Volumes, VolumeShelf::Snapshots].map(VolumeShelf::name) {
             let made = private(&base.join(shelf)).and_then(|()| private(&base.join("records").join(shelf)));
             made.map_err(of_mount(&base))?;
         }
@@ -97,16 +97,20 @@ impl Volumes {
     }
 
     /// The directory of a volume or a snapshot.
-    pub(super) fn path(&self, shelf: Shelf, id: &str) -> PathBuf {
+    pub(super) fn path(&self, shelf: VolumeShelf, id: &str) -> PathBuf {
         self.base.join(shelf.name()).join(id)
     }
 
-    fn record_path(&self, shelf: Shelf, id: &str) -> PathBuf {
+    fn record_path(&self, shelf: VolumeShelf, id: &str) -> PathBuf {
         self.base.join("records").join(shelf.name()).join(format!("{id}.json"))
     }
 
     /// The record of an ID. None without a record, and for a text that cannot be an ID.
-    pub(super) fn record<R: DeserializeOwned>(&self, shelf: Shelf, id: &str) -> Result<Option<R>, Status> {
+    pub(super) fn record<R: DeserializeOwned>(
+        &self,
+        shelf: VolumeShelf,
+        id: &str,
+    ) -> Result<Option<R>, Status> {
         if !is_id(id) {
             return Ok(None);
         }
@@ -126,11 +130,11 @@ impl Volumes {
     /// # Errors
     /// `NOT_FOUND`: there is none.
     pub(super) fn volume(&self, id: &str) -> Result<VolumeRecord, Status> {
-        self.record(Shelf::Volumes, id)?.ok_or_else(|| no_volume(id))
+        self.record(VolumeShelf::Volumes, id)?.ok_or_else(|| no_volume(id))
     }
 
     /// Notes a record, durably.
-    fn note(&self, shelf: Shelf, id: &str, record: &impl Serialize) -> Result<(), Status> {
+    fn note(&self, shelf: VolumeShelf, id: &str, record: &impl Serialize) -> Result<(), Status> {
         let path = self.record_path(shelf, id);
         let new = path.with_file_name(format!(".{id}.new"));
         let write = || {
@@ -144,7 +148,7 @@ impl Volumes {
     }
 
     /// The IDs of what there is, in their order.
-    pub(super) fn ids(&self, shelf: Shelf) -> Result<Vec<String>, Status> {
+    pub(super) fn ids(&self, shelf: VolumeShelf) -> Result<Vec<String>, Status> {
         let dir = self.base.join("records").join(shelf.name());
         let entries = fs::read_dir(&dir).map_err(of_mount(&dir))?;
         let name = |entry: io::Result<fs::DirEntry>| {
@@ -158,33 +162,36 @@ impl Volumes {
 
     /// Makes a volume of nothing, or of a copy of `from`, and notes it.
     pub(super) fn create(&self, id: &str, record: &VolumeRecord, from: Option<&Path>) -> Result<(), Status> {
-        let path = self.path(Shelf::Volumes, id);
+        let path = self.path(VolumeShelf::Volumes, id);
         remove_tree(&path)?;
-        match from {
-            Some(from) => copy(from, &path)?,
+        let made = match from {
+            Some(from) => copy(from, &path),
             None => {
                 let mode = fs::Permissions::from_mode(0o755);
                 let made = fs::create_dir(&path).and_then(|()| fs::set_permissions(&path, mode));
-                made.map_err(of_mount(&path))?;
+                made.map_err(of_mount(&path))
             }
-        }
-        limit(&path, record.capacity)?;
-        self.note(Shelf::Volumes, id, record)
+        };
+        let made = made.and_then(|()| limit(&path, record.capacity));
+        made.and_then(|()| self.note(VolumeShelf::Volumes, id, record)).inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = remove_tree(&path);
+        })
     }
 
     /// Makes a snapshot of a volume, and notes it.
     pub(super) fn take(&self, id: &str, record: &SnapshotRecord) -> Result<(), Status> {
-        let path = self.path(Shelf::Snapshots, id);
+        let path = self.path(VolumeShelf::Snapshots, id);
         remove_tree(&path)?;
-        copy(&self.path(Shelf::Volumes, &record.volume), &path)?;
-        self.note(Shelf::Snapshots, id, record)
+        copy(&self.path(VolumeShelf::Volumes, &record.volume), &path)?;
+        self.note(VolumeShelf::Snapshots, id, record)
     }
 
     /// Removes a volume or a snapshot, and what a call that was ended left of one.
     ///
     /// # Errors
     /// `FAILED_PRECONDITION`: it is mounted.
-    pub(super) fn remove(&self, shelf: Shelf, id: &str) -> Result<(), Status> {
+    pub(super) fn remove(&self, shelf: VolumeShelf, id: &str) -> Result<(), Status> {
         if !is_id(id) {
             return Ok(());
         }
@@ -213,9 +220,9 @@ impl Volumes {
         }
         self.check_room(wanted)?;
         if wanted > record.capacity {
-            limit(&self.path(Shelf::Volumes, id), wanted)?;
+            limit(&self.path(VolumeShelf::Volumes, id), wanted)?;
             record.capacity = wanted;
-            self.note(Shelf::Volumes, id, &record)?;
+            self.note(VolumeShelf::Volumes, id, &record)?;
         }
         Ok(wanted)
     }
@@ -394,7 +401,7 @@ mod tests {
     fn a_damaged_record_is_named() {
         let dir = sluice_console::private_dir::PrivateDir::below(&std::env::temp_dir()).expect("room");
         let volumes = Volumes::below(dir.path().join("csi")).expect("room");
-        fs::write(volumes.record_path(Shelf::Volumes, "v"), "{").expect("room");
+        fs::write(volumes.record_path(VolumeShelf::Volumes, "v"), "{").expect("room");
         let damaged = volumes.volume("v").expect_err("no JSON");
         assert!(damaged.message().contains("the record is damaged"), "{damaged}");
         assert!(volumes.volume("w").expect_err("none").message().contains("there is no volume \"w\""));

@@ -4,7 +4,9 @@
 #[path = "../../src/csi/messages.rs"]
 mod messages;
 
-use crate::harness::{Mounted, SLUICE, Scratch, can_mount, crash, is_mounted, kill, skipped, sluice, until};
+use crate::harness::{
+    Mounted, SLUICE, Scratch, Served, can_mount, crash, is_mounted, kill, skipped, sluice, until,
+};
 use messages::*;
 use prost::Message;
 use std::fs::{self, File};
@@ -96,7 +98,7 @@ impl Plugin {
         let request = NodeStageVolumeRequest {
             volume_id: volume.into(),
             staging_target_path: text(staging),
-            volume_capability: Some(capability(Access::SingleNodeWriter)),
+            volume_capability: Some(capability(VolumeAccess::SingleNodeWriter)),
         };
         self.call("Node/NodeStageVolume", request)
     }
@@ -144,7 +146,7 @@ fn text(path: &Path) -> String {
     path.to_str().expect("text").to_owned()
 }
 
-fn capability(mode: Access) -> VolumeCapability {
+fn capability(mode: VolumeAccess) -> VolumeCapability {
     VolumeCapability {
         block: None,
         mount: Some(MountVolume::default()),
@@ -156,7 +158,7 @@ fn volume(name: &str, required_bytes: i64) -> CreateVolumeRequest {
     CreateVolumeRequest {
         name: name.into(),
         capacity_range: Some(CapacityRange { required_bytes, limit_bytes: 0 }),
-        volume_capabilities: vec![capability(Access::SingleNodeWriter)],
+        volume_capabilities: vec![capability(VolumeAccess::SingleNodeWriter)],
         ..CreateVolumeRequest::default()
     }
 }
@@ -166,7 +168,7 @@ fn publication(volume: &str, staging: &Path, target: &Path) -> NodePublishVolume
         volume_id: volume.into(),
         staging_target_path: text(staging),
         target_path: text(target),
-        volume_capability: Some(capability(Access::SingleNodeWriter)),
+        volume_capability: Some(capability(VolumeAccess::SingleNodeWriter)),
         readonly: false,
     }
 }
@@ -369,6 +371,53 @@ fn a_plugin_in_namespaces_of_its_own_makes_mounts_that_others_see_and_keep() {
 }
 
 #[test]
+#[cfg(feature = "cluster")]
+fn in_a_cluster_the_owner_makes_volumes_and_each_node_mounts_them() {
+    if !can_serve("in_a_cluster_the_owner_makes_volumes_and_each_node_mounts_them") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (store, cluster) = (store(&scratch), scratch.0.join("cluster"));
+    sluice(["cluster".as_ref(), "init".as_ref(), cluster.as_os_str()]).well();
+    let place = format!("dir:{}", cluster.display());
+    // The first node is the owner.
+    let nodes = ["owner", "guest"].map(|name| {
+        let dir = scratch.dir(name);
+        sluice(["mount", &text(&store), &text(&dir), "--cluster", &place]).well();
+        Served(dir)
+    });
+    let [owner, guest] = nodes.each_ref().map(|node| {
+        let own = Scratch::new();
+        (Plugin::start(&own, &["--store", &text(&node.0)]), own)
+    });
+    let shared = || vec![capability(VolumeAccess::MultiNodeMultiWriter)];
+    let wanted = |name| CreateVolumeRequest { volume_capabilities: shared(), ..volume(name, MIB) };
+    let made = owner.0.create(wanted("pvc-1")).expect("room");
+    assert!(made.accessible_topology.is_empty(), "all nodes reach it");
+    refused(guest.0.create(wanted("pvc-2")), Code::Internal, "give this order on the owner's mount");
+    let targets = [&owner, &guest].map(|(plugin, own)| {
+        let (staging, target) = (own.dir("staging"), own.0.join("target"));
+        plugin.stage("pvc-1", &staging).expect("it is there");
+        plugin.publish(publication("pvc-1", &staging, &target)).expect("it is staged");
+        target
+    });
+    fs::write(targets[1].join("file"), "from a guest").expect("room");
+    assert_eq!(fs::read_to_string(targets[0].join("file")).expect("one volume"), "from a guest");
+    let much = fs::write(targets[1].join("much"), vec![1; 2 * MIB as usize]);
+    assert_eq!(much.expect_err("the quota counts on each node").kind(), ErrorKind::QuotaExceeded);
+    for ((plugin, own), target) in [&owner, &guest].into_iter().zip(&targets) {
+        plugin.unpublish("pvc-1", target).expect("it is there");
+        plugin.unstage("pvc-1", &own.0.join("staging")).expect("it is there");
+    }
+    owner.0.delete("pvc-1").expect("nobody uses it");
+    // The owner lets go last.
+    drop([owner, guest]);
+    let [owner, guest] = nodes;
+    drop(guest);
+    drop(owner);
+}
+
+#[test]
 fn wrong_calls_are_refused_with_the_codes_of_the_interface() {
     let test = "wrong_calls_are_refused_with_the_codes_of_the_interface";
     let Some(mounted) = can_serve(test).then(|| Mounted::new(test, "size=64M")).flatten() else { return };
@@ -383,7 +432,7 @@ fn wrong_calls_are_refused_with_the_codes_of_the_interface() {
     wrong(&|it| it.name.clear(), Code::InvalidArgument, "the field name is missing");
     wrong(&|it| it.volume_capabilities.clear(), Code::InvalidArgument, "volume_capabilities is missing");
     wrong(
-        &|it| it.volume_capabilities = vec![capability(Access::MultiNodeMultiWriter)],
+        &|it| it.volume_capabilities = vec![capability(VolumeAccess::MultiNodeMultiWriter)],
         Code::InvalidArgument,
         "an access mode of a single node",
     );
@@ -399,7 +448,7 @@ fn wrong_calls_are_refused_with_the_codes_of_the_interface() {
             it.accessibility_requirements = Some(TopologyRequirement { requisite });
         },
         Code::ResourceExhausted,
-        "are reached from the node here alone",
+        " alone: ask for that",
     );
     wrong(
         &|it| it.capacity_range = Some(CapacityRange { required_bytes: 1 << 40, limit_bytes: 0 }),
@@ -444,7 +493,7 @@ fn wrong_calls_are_refused_with_the_codes_of_the_interface() {
     refused(plugin.publish(request.clone()), Code::FailedPrecondition, "call NodeStageVolume");
     plugin.stage("pvc-1", &staging).expect("it is there");
     refused(plugin.stage("pvc-2", &staging), Code::AlreadyExists, "something else is mounted there");
-    let single = Some(capability(Access::SingleNodeSingleWriter));
+    let single = Some(capability(VolumeAccess::SingleNodeSingleWriter));
     plugin
         .publish(NodePublishVolumeRequest { volume_capability: single.clone(), ..request.clone() })
         .expect("staged");
@@ -473,8 +522,8 @@ fn wrong_calls_are_refused_with_the_codes_of_the_interface() {
         };
         plugin.call("Controller/ValidateVolumeCapabilities", request).expect("it is there")
     };
-    assert!(validated(Access::SingleNodeWriter).confirmed.is_some());
-    assert!(validated(Access::MultiNodeReader).message.contains("a single node"));
+    assert!(validated(VolumeAccess::SingleNodeWriter).confirmed.is_some());
+    assert!(validated(VolumeAccess::MultiNodeReader).message.contains("a single node"));
 }
 
 #[test]
