@@ -105,27 +105,30 @@ pub(crate) fn csi(args: &CsiArgs) -> Result<()> {
     check_driver_name(&args.driver_name)?;
     check_user(rustix::process::geteuid().is_root())?;
     system_log::begin(log::LevelFilter::Warn, false)?;
-    let node_id = args.node_id.clone().unwrap_or_else(host_name);
-    let plugin = Plugin {
-        driver: args.driver_name.clone(),
-        node_id,
-        place: Arc::new(VolumePlace::open(args)?),
-        busy: BusyVolumes::default(),
-    };
-    // Dead mounts of a plugin before this one.
-    plugin.place.reached().map_err(|status| Failure::Failed(status.message().to_owned()))?;
     let listener = listen(&socket)?;
-    let (told, tells) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        pipe::register(signal, tells.try_clone()?)?;
-    }
-    let served = serve(plugin, listener, told);
+    let served = begin(args).and_then(|plugin| serve(plugin, listener));
     // A later plugin makes it anew.
     let _ = std::fs::remove_file(&socket);
     served
 }
 
-fn serve(plugin: Plugin, listener: UnixListener, stop: UnixStream) -> Result<()> {
+/// The plugin, with its store mounted, and without dead mounts of an earlier one.
+fn begin(args: &CsiArgs) -> Result<Plugin> {
+    let plugin = Plugin {
+        driver: args.driver_name.clone(),
+        node_id: args.node_id.clone().unwrap_or_else(host_name),
+        place: Arc::new(VolumePlace::open(args)?),
+        busy: BusyVolumes::default(),
+    };
+    plugin.place.reached().map_err(|status| Failure::Failed(status.message().to_owned()))?;
+    Ok(plugin)
+}
+
+fn serve(plugin: Plugin, listener: UnixListener) -> Result<()> {
+    let (stop, tells) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        pipe::register(signal, tells.try_clone()?)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
     listener.set_nonblocking(true)?;
     stop.set_nonblocking(true)?;

@@ -77,7 +77,7 @@ pub(super) fn bind(from: &Path, on: &Path, flags: MountFlags) -> io::Result<()> 
     };
     changed().inspect_err(|_: &io::Error| {
         // A program must not find a mount that it may write to where it should not. The first error is the one to tell.
-        let _ = unmount(on, UnmountFlags::DETACH);
+        let _ = detach(on);
     })
 }
 
@@ -89,7 +89,7 @@ pub(super) fn unbind(path: &Path) -> io::Result<()> {
     for entry in mounts_on(path)?.iter().rev() {
         match unmount(&entry.mountpoint, UnmountFlags::NOFOLLOW) {
             Err(Errno::BUSY) if is_dead_mount(&entry.mountpoint) => {
-                unmount(&entry.mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+                detach(&entry.mountpoint)?;
             }
             // Somebody else unmounted it.
             Ok(()) | Err(Errno::INVAL) => {}
@@ -97,6 +97,15 @@ pub(super) fn unbind(path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Unmounts what is uppermost on `path`, whoever uses it.
+fn detach(path: &Path) -> io::Result<()> {
+    match unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        // Somebody else unmounted it.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Whether the server of the mount on `path` has ended.
@@ -131,7 +140,7 @@ pub(super) fn renew(source: &std::ffi::OsStr, mount: &Path) -> io::Result<usize>
     };
     let stale: Vec<&MountEntry> = table.iter().filter(is_stale).collect();
     for entry in stale.iter().rev() {
-        unmount(&entry.mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+        detach(&entry.mountpoint)?;
     }
     let Some((_, top)) = place_in_mount(&table, mount)? else { return Ok(0) };
     let mut renewed = 0;
@@ -139,9 +148,13 @@ pub(super) fn renew(source: &std::ffi::OsStr, mount: &Path) -> io::Result<usize>
         // A mount of a directory elsewhere shows no volume.
         let Ok(rest) = entry.root.strip_prefix(&top) else { continue };
         let from = mount.join(rest);
-        if rest != Path::new("") && from.is_dir() {
-            bind(&from, &entry.mountpoint, flags_of(entry))?;
-            renewed += 1;
+        if rest == Path::new("") || !from.is_dir() {
+            continue;
+        }
+        match bind(&from, &entry.mountpoint, flags_of(entry)) {
+            Ok(()) => renewed += 1,
+            // Its directory is gone, and with it who used the mount.
+            Err(error) => log::warn!("{}: not mounted again: {error}", entry.mountpoint.display()),
         }
     }
     Ok(renewed)

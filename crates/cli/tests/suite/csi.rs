@@ -290,7 +290,10 @@ fn a_volume_lives_from_its_creation_to_its_deletion() {
     for place in ["volumes", "snapshots", "records/volumes", "records/snapshots"] {
         assert_eq!(fs::read_dir(mount.join("csi").join(place)).expect("it is there").count(), 0, "{place}");
     }
-    drop(plugin);
+    let mut plugin = plugin;
+    kill("-TERM", plugin.process.id());
+    assert!(plugin.process.wait().expect("it ends").success(), "a client is still there");
+    assert!(!scratch.0.join("csi.sock").exists());
     assert!(is_mounted(&mount), "the store stays mounted");
     sluice(["umount".as_ref(), mount.as_os_str()]).well();
 }
@@ -581,8 +584,10 @@ fn lists_have_pages_and_capacity_is_that_of_the_mount() {
 
 #[test]
 fn a_plugin_that_cannot_begin_says_what_to_do() {
+    let scratch = Scratch::new();
+    let other = format!("unix://{}", scratch.0.join("other.sock").display());
     let said = |arguments: &[&str], status| {
-        let begin = ["csi", "--endpoint", "unix:///no/such/csi.sock"].into_iter();
+        let begin = ["csi", "--endpoint", &other].into_iter();
         sluice(begin.chain(arguments.iter().copied())).complaint(status)
     };
     let wrong = sluice(["csi", "--endpoint", "tcp://h:1", "--store", "/x"]).complaint(2);
@@ -592,7 +597,6 @@ fn a_plugin_that_cannot_begin_says_what_to_do() {
     let test = "a_plugin_that_cannot_begin_says_what_to_do";
     let Some(mounted) = can_serve(test).then(|| Mounted::new(test, "rw")).flatten() else { return };
     assert!(said(&["--store", "/no/such/store"], 1).contains("/no/such/store"));
-    let scratch = Scratch::new();
     let (empty, mount) = (text(&scratch.dir("empty")), text(&scratch.0.join("mount")));
     assert!(said(&["--store", &empty, "--mount", &mount], 1).contains("sluice mkfs"));
     let options = said(&["--store", &text(mounted.dir()), "-o", "noatime"], 2);
