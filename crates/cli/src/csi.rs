@@ -28,6 +28,7 @@ use rustix::fs::Mode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 use sluice_console::failure::{Context, Failure, Result};
+use sluice_sync::time::Duration;
 use sluice_sync::{Arc, Mutex};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -39,6 +40,8 @@ use volumes::{VolumeShelf, Volumes};
 
 /// The variable that says where the socket is, if no argument does.
 const ENDPOINT: &str = "CSI_ENDPOINT";
+/// How long clients may take, once the plugin is told to end, to read answers and to hang up.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// Threads that read and write on the socket; calls have others.
 const THREADS: usize = 2;
 
@@ -135,13 +138,17 @@ fn serve(plugin: Plugin, listener: UnixListener) -> Result<()> {
     runtime.block_on(async {
         let connections = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
         let stop = tokio::net::UnixStream::from_std(stop)?;
-        let stopped = async move { drop(stop.readable().await) };
-        let services = CsiServices(Arc::new(plugin));
+        let stopped = async { drop(stop.readable().await) };
+        let late = async {
+            drop(stop.readable().await);
+            tokio::time::sleep(LAST_ANSWERS).await;
+        };
         let server = tonic::transport::Server::builder();
-        server
-            .serve_with_incoming_shutdown(services, connections, stopped)
-            .await
-            .map_err(|error| Failure::Failed(error.to_string()))
+        let served = server.serve_with_incoming_shutdown(CsiServices(Arc::new(plugin)), connections, stopped);
+        tokio::select! {
+            served = served => served.map_err(|error| Failure::Failed(error.to_string())),
+            () = late => Ok(()),
+        }
     })
 }
 

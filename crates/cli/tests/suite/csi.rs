@@ -5,7 +5,8 @@
 mod messages;
 
 use crate::harness::{
-    Mounted, SLUICE, Scratch, Served, can_mount, crash, is_mounted, kill, skipped, sluice, until,
+    Mounted, SLUICE, Scratch, Served, can_mount, crash, is_mounted, kill, processes_of, skipped, sluice,
+    umount, until,
 };
 use messages::*;
 use prost::Message;
@@ -295,7 +296,7 @@ fn a_volume_lives_from_its_creation_to_its_deletion() {
     assert!(plugin.process.wait().expect("it ends").success(), "a client is still there");
     assert!(!scratch.0.join("csi.sock").exists());
     assert!(is_mounted(&mount), "the store stays mounted");
-    sluice(["umount".as_ref(), mount.as_os_str()]).well();
+    umount(&mount);
 }
 
 #[test]
@@ -343,7 +344,7 @@ fn a_killed_plugin_leaves_mounts_that_work_and_the_next_one_goes_on() {
     let ours = table.lines().filter(|line| line.contains(&text(&scratch.0))).count();
     assert_eq!(ours, 1, "only the store is mounted: {table}");
     drop(plugin);
-    sluice(["umount".as_ref(), mount.as_os_str()]).well();
+    umount(&mount);
 }
 
 #[test]
@@ -413,11 +414,12 @@ fn in_a_cluster_the_owner_makes_volumes_and_each_node_mounts_them() {
         plugin.unstage("pvc-1", &own.0.join("staging")).expect("it is there");
     }
     owner.0.delete("pvc-1").expect("nobody uses it");
-    // The owner lets go last.
     drop([owner, guest]);
-    let [owner, guest] = nodes;
-    drop(guest);
-    drop(owner);
+    // The owner lets go last.
+    for node in nodes.iter().rev() {
+        umount(&node.0);
+        until("the node has left", || processes_of(&node.0).is_empty());
+    }
 }
 
 #[test]
