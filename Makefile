@@ -277,8 +277,7 @@ suites: prerequisites
 	cargo build --locked -p sluice
 	sh tests/suites/run $(SUITES)
 
-csi-sanity: prerequisites
-	cargo build --locked -p sluice
+csi-sanity: $(SLUICE)
 	sh tests/suites/csi-sanity prepare
 	for target in store cluster; do \
 		dir=$$(mktemp -d /tmp/sluice-csi.XXXXXX); \
