@@ -6,7 +6,7 @@ mod messages;
 mod plugin;
 
 use crate::harness::{
-    Mounted, SLUICE, Scratch, Served, crash, is_mounted, kill, processes_of, sluice, umount, until,
+    Mounted, SLUICE, Scratch, Served, crash, is_mounted, kill, processes_of, server_of, sluice, umount, until,
 };
 use messages::*;
 use plugin::{MIB, Plugin, can_serve, capability, publication, refused, store, text, volume};
@@ -158,6 +158,14 @@ fn a_killed_plugin_leaves_mounts_that_work_and_the_next_one_goes_on() {
     crash(&mount);
     until("the plugin has mounted it again", || plugin.probe().is_ok());
     synced("late");
+    // A server that hangs holds up no probe.
+    let server = server_of(&mount).to_string();
+    let signal = |name: &str| Command::new("kill").args([name, &server]).status().expect("kill runs");
+    assert!(signal("-STOP").success());
+    let probed = plugin.probe();
+    assert!(signal("-CONT").success());
+    refused(probed, Code::FailedPrecondition, "has not answered within 2 s");
+    until("the server answers again", || plugin.probe().is_ok());
     plugin.unpublish("pvc-1", &target).expect("it is there");
     plugin.unstage("pvc-1", &staging).expect("it is there");
     plugin.delete("pvc-1").expect("nobody uses it");
@@ -333,7 +341,9 @@ fn wrong_calls_are_refused_with_the_codes_of_the_interface() {
     };
     refused(stats(&scratch.0), Code::NotFound, "is not mounted on");
     let file = File::create(target.join("open")).expect("room");
-    refused(plugin.unpublish("pvc-1", &target), Code::FailedPrecondition, "busy");
+    let early = NodeUnmountRequest { volume_id: "pvc-1".into(), path: text(&target) };
+    let busy: Result<EmptyMessage, Status> = plugin.call("Node/NodeUnpublishVolume", early);
+    refused(busy, Code::FailedPrecondition, "busy");
     drop(file);
     plugin.unpublish("pvc-1", &target).expect("nobody uses it");
     plugin.unstage("pvc-1", &staging).expect("nobody uses it");

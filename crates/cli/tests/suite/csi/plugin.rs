@@ -3,6 +3,7 @@
 use super::messages::*;
 use crate::harness::{SLUICE, Scratch, can_mount, kill, skipped, sluice, until};
 use prost::Message;
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -100,13 +101,25 @@ impl Plugin {
     }
 
     pub(super) fn unpublish(&self, volume: &str, target: &Path) -> Result<EmptyMessage, Status> {
-        let request = NodeUnmountRequest { volume_id: volume.into(), path: text(target) };
-        self.call("Node/NodeUnpublishVolume", request)
+        self.unmount_by("Node/NodeUnpublishVolume", volume, target)
     }
 
     pub(super) fn unstage(&self, volume: &str, staging: &Path) -> Result<EmptyMessage, Status> {
-        let request = NodeUnmountRequest { volume_id: volume.into(), path: text(staging) };
-        self.call("Node/NodeUnstageVolume", request)
+        self.unmount_by("Node/NodeUnstageVolume", volume, staging)
+    }
+
+    /// As an orchestrator does, it calls again while `path` is busy: a process that another test forks has what this process had open there
+    /// for as long as it has not executed its program.
+    fn unmount_by(&self, call: &str, volume: &str, path: &Path) -> Result<EmptyMessage, Status> {
+        let request = NodeUnmountRequest { volume_id: volume.into(), path: text(path) };
+        let last = Cell::new(None);
+        until("nothing uses the mount", || {
+            let outcome: Result<EmptyMessage, Status> = self.call(call, request.clone());
+            let is_busy = outcome.as_ref().is_err_and(|status| status.message().contains("busy"));
+            last.set(Some(outcome));
+            !is_busy
+        });
+        last.into_inner().expect("one call at least")
     }
 
     pub(super) fn snapshot(&self, name: &str, volume: &str) -> Result<SnapshotMessage, Status> {
