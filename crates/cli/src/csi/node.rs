@@ -70,9 +70,13 @@ impl Plugin {
         }
         take_dead_away(&target)?;
         if shows(&target, &volume).map_err(of_mount(&target))? {
-            let is_so =
-                is_read_only(&target).map_err(of_mount(&target))? == flags.contains(MountFlags::RDONLY);
-            return if is_so { Ok(EmptyMessage {}) } else { Err(otherwise_published(id, &target)) };
+            let is_so = |path: &Path| is_read_only(path).map_err(of_mount(path));
+            let wanted = flags.contains(MountFlags::RDONLY) || is_so(&staging)?;
+            return if is_so(&target)? == wanted {
+                Ok(EmptyMessage {})
+            } else {
+                Err(otherwise_published(id, &target))
+            };
         }
         refuse_other(&target)?;
         if mode == VolumeAccess::SingleNodeSingleWriter {

@@ -12,8 +12,11 @@ use crate::args::CsiArgs;
 use crate::bucket::{self, Bucket};
 use crate::mount_stat;
 use crate::serve::mount_in_background;
+use crate::watch::no_server;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_fuse::{Users, control, mount_table, source_at, unmount_at};
+use sluice_store::Store;
+use sluice_store::disk::HostDisk;
 use sluice_sync::Mutex;
 use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -34,6 +37,8 @@ pub(super) struct VolumePlace {
     dir: PathBuf,
     /// The source of the mount in the table of mounts.
     source: OsString,
+    /// Whether the mount is of a cluster.
+    is_shared: bool,
     /// The device number for which no dead mounts are left. *Protected by its mutex, held while others are taken away.*
     seen: Mutex<Option<u64>>,
 }
@@ -48,12 +53,16 @@ impl VolumePlace {
         let named = || args.store.display().to_string();
         let is_url = Bucket::is_url(&args.store);
         let given = if is_url { args.store.clone() } else { args.store.canonicalize().context(named)? };
-        let place = match is_url || !sluice_fuse::is_within(&given).context(named)? {
+        // A store may itself stand in a mount.
+        let is_store = is_url || HostDisk::unlocked(&given).and_then(|disk| Store::info(&disk)).is_ok();
+        let dir = args.mount.clone().unwrap_or_else(|| Path::new(MOUNTS).join(&args.driver_name));
+        let place = match is_store || !sluice_fuse::is_within(&given).context(named)? {
             true => VolumePlace {
-                dir: args.mount.clone().unwrap_or_else(|| Path::new(MOUNTS).join(&args.driver_name)),
+                dir: std::path::absolute(dir)?,
                 source: given.clone().into(),
                 store: Some(given),
                 options: args.options.clone(),
+                is_shared: false,
                 seen: Mutex::new(None),
             },
             false if args.mount.is_some() || !args.options.is_empty() => {
@@ -65,6 +74,7 @@ impl VolumePlace {
                 store: None,
                 options: Vec::new(),
                 dir: given,
+                is_shared: false,
                 seen: Mutex::new(None),
             },
         };
@@ -73,7 +83,14 @@ impl VolumePlace {
 
     /// With its store mounted.
     fn mounted(mut self) -> Result<VolumePlace> {
-        let Some(store) = &self.store else { return Ok(self) };
+        if let Some(store) = self.store.clone() {
+            self.find_or_mount(&store)?;
+        }
+        self.is_shared = is_of_cluster(&self.dir)?;
+        Ok(self)
+    }
+
+    fn find_or_mount(&mut self, store: &Path) -> Result<()> {
         // An earlier plugin has mounted the store, or a person.
         let is_store = |source: &OsString| source == store.as_os_str();
         let table = mount_table()?;
@@ -86,7 +103,7 @@ impl VolumePlace {
         } else {
             self.mount()?;
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Mounts the store.
@@ -132,9 +149,14 @@ impl VolumePlace {
 
     /// Whether other nodes reach the volumes, too: the mount is of a cluster.
     pub(super) fn is_shared(&self) -> bool {
-        let stat = control::stat(&self.dir).ok().flatten();
-        stat.and_then(|stat| mount_stat::parse(&stat).ok()).is_some_and(|stat| !stat.cluster.is_empty())
+        self.is_shared
     }
+}
+
+/// Whether the mount that holds `dir` is of a node of a cluster.
+fn is_of_cluster(dir: &Path) -> Result<bool> {
+    let stat = control::stat(dir).context(|| dir.display().to_string())?.ok_or_else(|| no_server(dir))?;
+    Ok(!mount_stat::parse(&stat)?.cluster.is_empty())
 }
 
 /// The source of the mount that holds `dir`.
