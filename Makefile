@@ -16,13 +16,14 @@ CARGO_DENY := 0.20.2
 PJDFSTEST := 0.2.2
 FSX := 0.3.2
 VERSITYGW := v1.8.0
-# The Go that builds it where there is none.
+CSI_TEST := v5.4.0
+# The Go that builds both where there is none.
 GO := 1.26.6
-export VERSITYGW GO
+export VERSITYGW CSI_TEST GO
 # Most tests wait for leases, kernels and processes: twice as many at a time as a small machine has CPUs.
 export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 8 ? 2 * n : n)))
 
-.PHONY: checks python compile nightly clippy-release lock-testers quick s3-server help demo build install deb test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri asan clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
+.PHONY: checks csi-sanity python compile nightly clippy-release lock-testers quick s3-server help demo build install deb test fmt clippy doc deny package unit conformance cluster-conformance pjdfstest fsx lockers foreign pages peers regression suites dlm-sim dlm-model cluster-sim cluster-load same-page stress uring crash room cluster miri asan clean prerequisites programs mount-speed pgbench-speed cluster-speed mixed-load
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +40,7 @@ help:
 	@echo 'make cluster-conformance  the same over the owner and over a guest of a cluster'
 	@echo 'make foreign      every workload on tmpfs, ext4, xfs and a FUSE file system that is not ours (root)'
 	@echo 'make suites       test suites of others on tmpfs, ext4 and the mount, side by side (root; SUITES="git sqlite" selects)'
+	@echo 'make csi-sanity   the tests of the Container Storage Interface for drivers, over a store and in a cluster (root)'
 	@echo 'make pages        the HTML pages in headless Chromium'
 	@echo 'make peers        sluicefs beside the in-memory file systems of other libraries, in one process, and of Python packages'
 	@echo 'make regression   does the lab find a shared counter in open, and nothing where nothing changed?'
@@ -274,6 +276,13 @@ asan: prerequisites
 suites: prerequisites
 	cargo build --locked -p sluice
 	sh tests/suites/run $(SUITES)
+
+csi-sanity: $(SLUICE)
+	sh tests/suites/csi-sanity prepare
+	for target in store cluster; do \
+		dir=$$(mktemp -d /tmp/sluice-csi.XXXXXX); \
+		TARGET=$$target sh tests/suites/csi-sanity run $$dir; status=$$?; rm -rf $$dir; [ $$status = 0 ] || exit $$status; \
+	done
 
 $(TOOLS)/bin/cargo-deny: | prerequisites
 	cargo install --locked --quiet --debug --root $(TOOLS) --target-dir target/tools-build cargo-deny@$(CARGO_DENY)

@@ -4,6 +4,7 @@ mod child;
 mod cluster;
 mod coherence;
 mod crash;
+mod csi;
 #[allow(dead_code, reason = "the program `sluice-lab` reads the options")]
 mod lab;
 mod lock;
@@ -16,6 +17,7 @@ mod workspace;
 pub(crate) use cluster::{ClusterAction, Watched};
 pub(crate) use coherence::CheckCoherence;
 pub(crate) use crash::{CrashMoments, CrashTest};
+pub(crate) use csi::CsiArgs;
 pub(crate) use lock::{DlmAction, LockCommand, WantedLock};
 pub(crate) use store::Fsck;
 pub(crate) use workspace::WorkspaceAction;
@@ -361,6 +363,9 @@ pub(crate) enum Command {
     },
     #[command(flatten)]
     Lock(LockCommand),
+    /// Serve volumes to Kubernetes and its like: the Container Storage Interface
+    #[command(after_help = csi::CSI_EXAMPLES)]
+    Csi(CsiArgs),
     /// List all mounts of sluicefs that are seen from here: directory, store, state, server
     #[command(after_help = LIST_EXAMPLES)]
     List {

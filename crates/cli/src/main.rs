@@ -20,6 +20,8 @@ mod cluster_place;
 mod cluster_top;
 mod copies;
 mod crash_test;
+#[cfg_attr(not(feature = "csi"), path = "no_csi.rs")]
+mod csi;
 mod demo;
 #[cfg(feature = "cluster")]
 mod descendants;
@@ -57,6 +59,9 @@ mod no_bucket;
 #[cfg(all(test, feature = "cluster"))]
 #[allow(dead_code, reason = "compiled for its tests")]
 mod no_cluster;
+#[cfg(all(test, feature = "csi"))]
+#[allow(dead_code, reason = "compiled for its tests")]
+mod no_csi;
 mod nowhere;
 mod quota;
 mod ram_options;
@@ -215,6 +220,7 @@ fn perform(command: Command) -> Result<u8> {
         Command::Workspace { action } => workspace::perform(&action)?,
         Command::Lock(LockCommand::Lock { request, command }) => return cluster::lock(&request, &command),
         Command::Lock(LockCommand::Dlm { action }) => cluster::dlm(action)?,
+        Command::Csi(args) => csi::csi(&args)?,
         Command::List { json } => list::list(json)?,
         Command::Stat { json, files, explain, dir } => watch::stat(&dir, json, files, explain)?,
         Command::Top(watched) => match (&watched.dir, &watched.cluster) {

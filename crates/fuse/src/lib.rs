@@ -81,6 +81,7 @@ pub use abi::opcode;
 pub use error::{MountError, is_dead};
 pub use held::{HeldMount, HeldServer, Restarts};
 pub use mount::{Ended, Users, device_of_source, is_mounted_for, is_within, source_at, unmount_at};
+pub use mountinfo::{MountEntry, read as mount_table};
 pub use options::{CheckMode, LockMode, MountOptions, OptionError, StorageStat, Transport};
 pub use remount::{is_of_remount, remount_at};
 pub use session::{Mount, StopSignals};

@@ -4,7 +4,8 @@
 //! back over a Unix socket, whose number it finds in the environment variable `_FUSE_COMMFD`. The socket is
 //! given to it as standard input, so that no descriptor needs to leak into other children.
 
-use crate::{CheckMode, MountError, MountOptions, is_dead, mountinfo};
+use crate::mountinfo::{self, SUBTYPE};
+use crate::{CheckMode, MountError, MountOptions, is_dead};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -27,8 +28,6 @@ use std::process::{Command, Stdio};
 const REACH_MAX: Duration = Duration::from_millis(500);
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// The type in `/proc/mounts` is `fuse.` and this, in the form of `mount -t`.
-const SUBTYPE: &str = "sluice";
 
 /// How a mount ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +137,7 @@ pub(crate) fn place_of(dir: &Path) -> Result<(PathBuf, (u32, u32)), MountError> 
     let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
     let dir = absolute(dir, &mounts).map_err(|error| MountError::Unreachable(dir.into(), error))?;
     match mounts.iter().rev().find(|entry| entry.mountpoint == dir) {
-        Some(entry) if is_ours(entry) => Ok((dir, entry.device)),
+        Some(entry) if entry.is_sluicefs() => Ok((dir, entry.device)),
         _ => Err(MountError::NotMounted(dir)),
     }
 }
@@ -148,7 +147,7 @@ pub fn source_at(dir: &Path) -> Option<OsString> {
     let mounts = mountinfo::read().ok()?;
     let dir = absolute(dir, &mounts).ok()?;
     let entry = mounts.into_iter().rev().find(|entry| entry.mountpoint == dir)?;
-    is_ours(&entry).then_some(entry.source)
+    entry.is_sluicefs().then_some(entry.source)
 }
 
 /// Whether a sluicefs holds `path`, mounted where this process sees it.
@@ -157,7 +156,7 @@ pub fn source_at(dir: &Path) -> Option<OsString> {
 /// When `path` or the table of mounts cannot be read.
 pub fn is_within(path: &Path) -> io::Result<bool> {
     let device = device_of(path)?;
-    Ok(mountinfo::read()?.iter().any(|entry| entry.device == device && is_ours(entry)))
+    Ok(mountinfo::read()?.iter().any(|entry| entry.device == device && entry.is_sluicefs()))
 }
 
 /// The device number of the mount of ours whose source is `source`, if there is one.
@@ -173,13 +172,8 @@ pub fn is_mounted_for(process: u32, source: &OsStr) -> io::Result<bool> {
     Ok(mountinfo::read_of(process)?.iter().any(|entry| is_of(entry, source)))
 }
 
-/// Whether a line of the table of mounts is of a sluicefs.
-pub(crate) fn is_ours(entry: &mountinfo::MountEntry) -> bool {
-    entry.kind.strip_prefix("fuse.") == Some(SUBTYPE)
-}
-
 fn is_of(entry: &mountinfo::MountEntry, source: &OsStr) -> bool {
-    is_ours(entry) && entry.source == source
+    entry.is_sluicefs() && entry.source == source
 }
 
 /// The absolute path of `dir` without links, as the table of `mounts` has it. A mountpoint itself is not looked at: a server that

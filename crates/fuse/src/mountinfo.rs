@@ -6,24 +6,43 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// A line of `mountinfo`.
+/// The type in `/proc/mounts` is `fuse.` and this, in the form of `mount -t`.
+pub(crate) const SUBTYPE: &str = "sluice";
+
+/// A mount that this process sees: a line of `/proc/self/mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct MountEntry {
+#[non_exhaustive]
+pub struct MountEntry {
     /// The mount's own number.
-    pub(crate) id: u64,
+    pub id: u64,
     /// Device number (`st_dev`) as major and minor.
-    pub(crate) device: (u32, u32),
-    pub(crate) mountpoint: PathBuf,
+    pub device: (u32, u32),
+    /// The directory of the file system that is mounted, from its root: for a bind mount often another one than `/`.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// The mount's own options, such as `rw,nosuid`.
+    pub options: String,
     /// File system type, such as `fuse.sluice`.
-    pub(crate) kind: String,
+    pub kind: String,
     /// The source, as named by the server of the mount.
-    pub(crate) source: OsString,
+    pub source: OsString,
     /// The user who made it, of a FUSE mount.
-    pub(crate) user: Option<u32>,
+    pub user: Option<u32>,
+}
+
+impl MountEntry {
+    /// Whether the file system is a sluicefs.
+    pub fn is_sluicefs(&self) -> bool {
+        self.kind.strip_prefix("fuse.") == Some(SUBTYPE)
+    }
 }
 
 /// All mounts that this process sees, in the order in which they were made.
-pub(crate) fn read() -> io::Result<Vec<MountEntry>> {
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn read() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
@@ -65,7 +84,9 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = str::from_utf8(fields.nth(1)?).ok()?;
     let (major, minor) = device.split_once(':')?;
-    let mountpoint = unescape(fields.nth(1)?);
+    let root = unescape(fields.next()?);
+    let mountpoint = unescape(fields.next()?);
+    let options = String::from_utf8_lossy(fields.next()?).into_owned();
     fields.find(|&field| field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = OsString::from_vec(unescape(fields.next()?));
@@ -76,6 +97,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry {
         id,
         device: (major.parse().ok()?, minor.parse().ok()?),
+        root: PathBuf::from(OsString::from_vec(root)),
+        options,
         mountpoint: PathBuf::from(OsString::from_vec(mountpoint)),
         kind,
         source,
@@ -110,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_line_gives_device_and_mountpoint() {
-        let table = b"22 1 0:21 / /proc rw - proc proc rw\n90 22 0:47 / /a\\040b\\134c rw - fuse.sluice sluicefs rw,user_id=7,group_id=8\nbad\n";
+        let table = b"22 1 0:21 / /proc rw - proc proc rw\n90 22 0:47 /d /a\\040b\\134c ro,nosuid - fuse.sluice sluicefs rw,user_id=7,group_id=8\nbad\n";
         let entries = parse(table);
         assert_eq!(entries.len(), 2);
         let mountpoint = PathBuf::from("/a b\\c");
@@ -119,6 +142,8 @@ mod tests {
             MountEntry {
                 id: 90,
                 device: (0, 47),
+                root: "/d".into(),
+                options: "ro,nosuid".into(),
                 mountpoint,
                 kind: "fuse.sluice".into(),
                 source: "sluicefs".into(),

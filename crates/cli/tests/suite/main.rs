@@ -5,6 +5,8 @@ mod cluster_etcd;
 mod command_line;
 mod compression;
 mod crash_test;
+#[cfg(feature = "csi")]
+mod csi;
 mod debian;
 mod encryption;
 mod endings;

@@ -1,7 +1,6 @@
 //! Mounts: every sluicefs that this process sees, and what its server says of itself.
 
 use super::client::{server_of_device, stat_of_device};
-use crate::mount::is_ours;
 use crate::mount_stat::MountStat;
 use crate::mountinfo;
 use sluice_sync::thread::{self, JoinHandle};
@@ -46,7 +45,7 @@ pub fn mounts(patience: Duration) -> io::Result<Vec<ListedMount>> {
     let end = Instant::now() + patience;
     let asked: Vec<_> = mountinfo::read()?
         .into_iter()
-        .filter(is_ours)
+        .filter(mountinfo::MountEntry::is_sluicefs)
         .map(|entry| {
             // The thread of a server that hangs stays behind until its own patience ends, or the process.
             let asking = thread::Builder::new().name("list".into()).spawn(move || ask(entry.device));

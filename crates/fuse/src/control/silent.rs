@@ -1,7 +1,6 @@
 //! Silent: what can be seen of a server that does not answer, without a question to it.
 
 use super::abstract_name;
-use crate::mount::is_ours;
 use crate::mountinfo;
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -13,7 +12,7 @@ use std::path::Path;
 pub fn silent_server(path: &Path) -> Option<String> {
     let path = std::path::absolute(path).ok()?;
     let mounts = mountinfo::read().ok()?;
-    let holds = |entry: &&mountinfo::MountEntry| is_ours(entry) && path.starts_with(&entry.mountpoint);
+    let holds = |entry: &&mountinfo::MountEntry| entry.is_sluicefs() && path.starts_with(&entry.mountpoint);
     // The last one of the deepest: mounts may stand on each other.
     let mount = mounts.iter().filter(holds).max_by_key(|entry| entry.mountpoint.components().count())?;
     let waiting = fs::read_to_string(format!("/sys/fs/fuse/connections/{}/waiting", mount.device.1));
