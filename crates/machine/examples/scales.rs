@@ -88,7 +88,7 @@ unsafe impl RawMutex for Queue {
 }
 
 fn main() {
-    for cpus in [2, 8, 16, 32, 64] {
+    for cpus in [8, 16, 32, 64, 128, 160, 256] {
         let scales = Scales::to(cpus).at_least(0.8);
         for verdict in [scales.mutex::<Ticket>(), scales.mutex::<Queue>()] {
             match verdict {
