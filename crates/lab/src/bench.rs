@@ -1,6 +1,7 @@
 //! Bench: carries out a plan of workloads, targets and CPU counts, alternating between the targets.
 
-use crate::distance;
+use crate::command_run::{CommandSetting, command_run};
+use crate::disturbance::{Disturbances, warnings_of};
 use crate::footprint::{self, Footprint};
 use crate::row::{Origin, Row};
 use crate::target::{DEFAULT_OPS, Ready, Spec, Target, simulated_run};
@@ -9,9 +10,9 @@ use crate::workload::{Shape, TREE_ENTRIES, Workload};
 use sluice_console::corpus::Corpus;
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::interrupt::Interrupt;
-use sluice_console::machine;
 use sluice_machine::Machine;
 use sluice_sync::{Arc, cpu};
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// More tasks than any suite has; a slip of the hand shall not fill the machine's table of tasks.
@@ -23,6 +24,8 @@ const FIRST_SEED: u64 = 7;
 pub struct Plan {
     /// In this order.
     pub workloads: Vec<&'static Workload>,
+    /// Commands of the shell, after the workloads. Each is a load whose operation is to run it, in the target's root.
+    pub commands: Vec<String>,
     /// The first is the one that the others are compared with.
     pub targets: Vec<Spec>,
     /// Numbers of CPUs, each in turn.
@@ -43,6 +46,28 @@ pub struct Plan {
     pub server: PathBuf,
 }
 
+/// The load of a run: a workload, or a command.
+#[derive(Clone, Copy)]
+pub(crate) enum BenchLoad<'a> {
+    Workload(&'a Workload),
+    Command(&'a str),
+}
+
+impl<'a> BenchLoad<'a> {
+    /// Its name in results.
+    pub(crate) fn name(self) -> Cow<'a, str> {
+        match self {
+            BenchLoad::Workload(workload) => workload.name.into(),
+            BenchLoad::Command(command) => format!("exec:{command}").into(),
+        }
+    }
+
+    /// Whether it measures memory, which does not depend on the number of CPUs.
+    pub(crate) fn is_footprint(self) -> bool {
+        matches!(self, BenchLoad::Workload(workload) if workload.shape == Shape::Footprint)
+    }
+}
+
 impl Plan {
     /// Checks what can be checked beforehand.
     ///
@@ -50,6 +75,7 @@ impl Plan {
     /// [`Failure::Usage`] for a plan that cannot be carried out here.
     pub fn check(&self) -> Result<()> {
         let usage = |text: String| Err(Failure::Usage(text));
+        let is_place = |target: &Spec| matches!(target, Spec::Dir(_) | Spec::Mount | Spec::MountStore(_));
         for target in &self.targets {
             let there = target.cpus_max()?;
             if let Some(many) = self.cpus.iter().find(|&&cpus| cpus == 0 || cpus > there) {
@@ -58,9 +84,20 @@ impl Plan {
             if self.tasks.is_some() && matches!(target, Spec::Simulated(..)) {
                 return usage(format!("--tasks: on {target} there is one task per CPU; leave it out"));
             }
-            if self.processes && !matches!(target, Spec::Dir(_) | Spec::Mount | Spec::MountStore(_)) {
+            if self.processes && !is_place(target) {
                 return usage(format!("--processes: {target} lives in one; use it on dir:PATH or mount"));
             }
+        }
+        if let Some(target) =
+            self.targets.iter().find(|&target| !self.commands.is_empty() && !is_place(target))
+        {
+            return usage(format!(
+                "--exec: a command finds no files on {target}; use it on dir:PATH or mount"
+            ));
+        }
+        if self.commands.iter().any(|command| command.trim().is_empty() || command.contains(char::is_control))
+        {
+            return usage("--exec: give one line, such as 'make -j2'".into());
         }
         if self.unpinned && self.targets.iter().any(|target| matches!(target, Spec::Simulated(..))) {
             return usage("--unpinned: on a simulated machine each task has its CPU; leave it out".into());
@@ -79,22 +116,27 @@ impl Plan {
     }
 
     /// True when a workload that a target does not support leaves others to carry out.
-    fn has_others(&self) -> bool {
-        self.workloads.len() * self.targets.len() > 1
+    pub(crate) fn has_others(&self) -> bool {
+        self.loads().count() * self.targets.len() > 1
+    }
+
+    /// Workloads and commands.
+    pub(crate) fn loads(&self) -> impl Iterator<Item = BenchLoad<'_>> {
+        let commands = self.commands.iter().map(|command| BenchLoad::Command(command));
+        self.workloads.iter().map(|workload| BenchLoad::Workload(workload)).chain(commands)
     }
 
     /// How many runs there will be in all.
     pub fn total_runs(&self) -> usize {
-        let of_workload = |workload: &&Workload| match workload.shape {
-            Shape::Footprint => footprint::CONTENTS.len(),
-            _ => self.cpu_counts(workload).len(),
+        let of_load = |load: BenchLoad<'_>| match load.is_footprint() {
+            true => footprint::CONTENTS.len(),
+            false => self.cpu_counts(load).len(),
         };
-        self.workloads.iter().map(of_workload).sum::<usize>() * self.targets.len() * self.runs
+        self.loads().map(of_load).sum::<usize>() * self.targets.len() * self.runs
     }
 
-    fn cpu_counts(&self, workload: &Workload) -> &[usize] {
-        // Memory does not depend on the number of CPUs: once is enough.
-        if workload.shape == Shape::Footprint { &self.cpus[..1] } else { &self.cpus }
+    pub(crate) fn cpu_counts(&self, load: BenchLoad<'_>) -> &[usize] {
+        if load.is_footprint() { &self.cpus[..1] } else { &self.cpus }
     }
 }
 
@@ -130,19 +172,12 @@ pub fn bench(plan: &Plan, listener: &mut dyn Listener, interrupt: &Interrupt) ->
         origin: Origin::here(),
         cpus: cpu::allowed(),
         next_dir: 0,
-        foreign_tasks_max: 0,
-        distances: Vec::new(),
+        met: Disturbances::default(),
         left_out: Vec::new(),
         rows: Vec::new(),
     };
     let outcome = session.all();
-    let busy = session.foreign_tasks_max;
-    if busy > 0 {
-        let tasks = if busy == 1 { "another task".to_owned() } else { format!("{busy} other tasks") };
-        let text = format!("busy machine: {tasks} ran beside the benchmark; repeat on an idle one");
-        session.listener.note(&text);
-    }
-    if let Some(text) = distance::warning(&session.distances) {
+    for text in warnings_of(session.rows.iter().map(|row| &row.warnings)) {
         session.listener.note(&text);
     }
     outcome.map(|()| session.rows)
@@ -156,12 +191,9 @@ struct BenchSession<'a> {
     origin: Origin,
     cpus: Vec<usize>,
     next_dir: u64,
-    /// The most tasks of others that were running where there was no CPU left for them.
-    foreign_tasks_max: u64,
-    /// How far the CPUs in use were from each other between the runs, in nanoseconds.
-    distances: Vec<f64>,
-    /// Workloads that a target, by number, does not support.
-    left_out: Vec<(&'static str, usize)>,
+    met: Disturbances,
+    /// Loads that a target, by number, does not support.
+    left_out: Vec<(String, usize)>,
     rows: Vec<Row>,
 }
 
@@ -170,46 +202,47 @@ impl BenchSession<'_> {
         let mut targets = Vec::new();
         for spec in &self.plan.targets {
             self.interrupt.check()?;
-            targets.push(spec.open(&self.plan.server).context(|| spec.to_string())?);
+            let (server, runs_commands) = (&self.plan.server, !self.plan.commands.is_empty());
+            let ready = if runs_commands { spec.open_root(server) } else { spec.open(server) };
+            targets.push(ready.context(|| spec.to_string())?);
         }
-        for workload in &self.plan.workloads {
-            for &cpus in self.plan.cpu_counts(workload) {
-                match workload.shape {
-                    Shape::Footprint => {
-                        footprint::CONTENTS.iter().try_for_each(|bytes| self.footprint(*bytes))?
-                    }
-                    _ => self.compare(workload, cpus, &targets)?,
+        for load in self.plan.loads() {
+            for &cpus in self.plan.cpu_counts(load) {
+                match load.is_footprint() {
+                    true => footprint::CONTENTS.iter().try_for_each(|bytes| self.footprint(*bytes))?,
+                    false => self.compare(load, cpus, &targets)?,
                 }
             }
         }
         Ok(())
     }
 
-    /// All runs of one workload at one number of CPUs: A B A B.
-    fn compare(&mut self, workload: &Workload, cpus: usize, targets: &[Ready]) -> Result<()> {
-        let native = self.plan.tasks.or(workload.tasks).unwrap_or(cpus);
-        let tasks = |target: &Ready| if let Ready::Native(_) = target { native } else { cpus };
+    /// All runs of one load at one number of CPUs: A B A B.
+    fn compare(&mut self, load: BenchLoad<'_>, cpus: usize, targets: &[Ready]) -> Result<()> {
+        let name = load.name();
+        let by_default = match load {
+            BenchLoad::Workload(workload) => workload.tasks.unwrap_or(cpus),
+            BenchLoad::Command(_) => 1,
+        };
+        let native = self.plan.tasks.unwrap_or(by_default);
+        let tasks = |target: &Ready| if let Ready::Simulated(..) = target { cpus } else { native };
         let mut outcomes: Vec<Vec<Outcome>> = targets.iter().map(|_| Vec::new()).collect();
         let mut stopped = Ok(());
+        self.met.begin_row();
         'runs: for run in 0..self.plan.runs {
             for (index, target) in targets.iter().enumerate() {
                 let spec = &self.plan.targets[index];
-                if self.left_out.contains(&(workload.name, index)) {
+                if self.left_out.iter().any(|(load, of)| (&**load, *of) == (&*name, index)) {
                     self.listener.run_ends();
                     continue;
                 }
-                self.listener.run_begins(&format!("{} on {spec}, {cpus} CPUs", workload.name));
-                let outcome = self.interrupt.check().and_then(|()| match target {
-                    Ready::Native(target) => self.once(workload, &**target, cpus, native),
-                    Ready::Simulated(machine, on) => {
-                        let machine = Machine::clone(machine).seed(FIRST_SEED + run as u64);
-                        simulated_run(&machine, *on, workload, cpus, self.simulated_ops(), &self.corpus)
-                    }
-                });
-                match outcome.context(|| format!("{} on {spec}", workload.name)) {
+                self.listener.run_begins(&format!("{name} on {spec}, {cpus} CPUs"));
+                let outcome =
+                    self.interrupt.check().and_then(|()| self.once(load, target, cpus, native, run));
+                match outcome.context(|| format!("{name} on {spec}")) {
                     Ok(outcome) => outcomes[index].push(outcome),
                     Err(Failure::Unsupported(text)) if self.plan.has_others() => {
-                        self.left_out.push((workload.name, index));
+                        self.left_out.push((name.to_string(), index));
                         self.listener.note(&format!("{text}; left out"));
                     }
                     Err(failure) => {
@@ -225,11 +258,14 @@ impl BenchSession<'_> {
                 continue;
             }
             let origin = match target {
-                Ready::Native(_) => &self.origin,
+                Ready::Native(_) | Ready::Root(_) => &self.origin,
                 Ready::Simulated(machine, _) => &Origin::simulated(machine.spec().title),
             };
-            let mut row = Row::new(origin, workload.name, spec.to_string(), cpus, tasks(target));
+            let mut row = Row::new(origin, &name, spec.to_string(), cpus, tasks(target));
             row.simulated = matches!(target, Ready::Simulated(..));
+            if !row.simulated {
+                row.warnings = self.met.warnings();
+            }
             row.processes = self.plan.processes;
             row.unpinned = self.plan.unpinned;
             row.set_outcomes(&outcomes);
@@ -246,17 +282,39 @@ impl BenchSession<'_> {
 
     fn once(
         &mut self,
+        load: BenchLoad<'_>,
+        target: &Ready,
+        cpus: usize,
+        tasks: usize,
+        run: usize,
+    ) -> Result<Outcome> {
+        match (load, target) {
+            (BenchLoad::Workload(workload), Ready::Simulated(machine, on)) => {
+                let machine = Machine::clone(machine).seed(FIRST_SEED + run as u64);
+                simulated_run(&machine, *on, workload, cpus, self.simulated_ops(), &self.corpus)
+            }
+            (BenchLoad::Workload(workload), Ready::Native(target)) => {
+                self.native_run(workload, &**target, cpus, tasks)
+            }
+            (BenchLoad::Command(command), Ready::Root(root)) => {
+                let cpus = self.look(cpus);
+                let (root, limit) = (root.path(), self.plan.limit);
+                command_run(&CommandSetting { command, root, cpus, tasks, limit }, self.interrupt)
+            }
+            _ => unreachable!("a plan has loads and targets of one kind"),
+        }
+    }
+
+    fn native_run(
+        &mut self,
         workload: &Workload,
         target: &dyn Target,
         cpus: usize,
         tasks: usize,
     ) -> Result<Outcome> {
-        self.look_for_others(cpus);
-        self.measure_distance(cpus);
+        let cpus = &*self.look(cpus);
         self.next_dir += 1;
         let dir = format!("run-{}", self.next_dir);
-        let pinned = self.cpus.get(..cpus).unwrap_or(&self.cpus);
-        let cpus = if self.plan.unpinned { &[] } else { pinned };
         let setting = Setting {
             workload,
             target,
@@ -270,21 +328,11 @@ impl BenchSession<'_> {
         timed_run(&setting, self.interrupt)
     }
 
-    /// Between runs nothing of ours is running but this thread.
-    fn look_for_others(&mut self, cpus: usize) {
-        let Some(running) = machine::running_tasks() else { return };
-        let others = running.saturating_sub(1);
-        let room = (cpu::count() as u64).saturating_sub(cpus as u64);
-        if others > room {
-            self.foreign_tasks_max = self.foreign_tasks_max.max(others);
-        }
-    }
-
-    /// Measures the distance between the first and the last of `cpus` CPUs, before and after a run on them.
-    fn measure_distance(&mut self, cpus: usize) {
-        if let Some([first, .., last]) = self.cpus.get(..cpus) {
-            self.distances.extend(distance::between(*first, *last));
-        }
+    /// Looks who else is there, and says by which numbers the kernel knows the CPUs to pin tasks to.
+    fn look(&mut self, cpus: usize) -> Vec<usize> {
+        let used = self.cpus.get(..cpus).unwrap_or(&self.cpus);
+        self.met.look(used);
+        if self.plan.unpinned { Vec::new() } else { used.to_vec() }
     }
 
     /// Measures the footprint of files of `bytes` bytes.
@@ -338,6 +386,7 @@ pub fn default_cpus(targets: &[Spec]) -> Result<Vec<usize>> {
 mod tests {
     use super::*;
     use crate::workload::find;
+    use sluice_console::private_dir::PrivateDir;
 
     #[derive(Default)]
     struct Log {
@@ -369,6 +418,7 @@ mod tests {
     fn plan(workloads: &[&str], targets: &[&str], runs: usize) -> Plan {
         Plan {
             workloads: workloads.iter().map(|name| find(name).unwrap()).collect(),
+            commands: Vec::new(),
             targets: targets.iter().map(|target| target.parse().unwrap()).collect(),
             cpus: vec![1],
             tasks: None,
@@ -409,6 +459,27 @@ mod tests {
     }
 
     #[test]
+    fn a_command_is_a_load_of_its_wall_time_in_the_root_of_each_target() {
+        let place = PrivateDir::below(&std::env::temp_dir()).unwrap();
+        let target = format!("dir:{}", place.path().display());
+        let mut plan = plan(&[], &[&target], 3);
+        (plan.commands, plan.limit) = (vec!["pwd >> log; sleep 0.01".into()], Limit::Ops(2));
+        let rows = bench(&plan, &mut Log::default(), &Interrupt::new()).unwrap();
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((row.workload.as_str(), row.ops, row.runs), ("exec:pwd >> log; sleep 0.01", 6, 3));
+        assert!(row.p50_ns >= Some(10_000_000) && row.mean_ns >= Some(1e7) && row.tasks == 1, "{row:?}");
+        let log = std::fs::read_to_string(place.path().join("log")).unwrap();
+        let root = place.path().canonicalize().unwrap().display().to_string();
+        assert_eq!(log.lines().collect::<Vec<_>>(), [&root; 6]);
+        plan.commands = vec!["exit 3".into()];
+        let Err(Failure::Failed(text)) = bench(&plan, &mut Log::default(), &Interrupt::new()) else {
+            panic!()
+        };
+        assert!(text.starts_with("exec:exit 3 on dir:") && text.contains("exit status: 3"), "{text}");
+        assert!(text.contains("a command must succeed to be measured"), "{text}");
+    }
+
+    #[test]
     fn an_interrupt_keeps_the_finished_runs() {
         let interrupt = Interrupt::new();
         let mut log = Log { interrupt_after: Some((2, interrupt.clone())), ..Log::default() };
@@ -426,7 +497,11 @@ mod tests {
         let mut slip = plan(&["stat"], &["lib"], 1);
         slip.tasks = Some(1_000_000);
         let other = tmp_target();
-        for plan in [too_many, none, slip, plan(&["footprint"], &[&other], 1)] {
+        let mut in_memory = plan(&[], &["lib"], 1);
+        in_memory.commands = vec!["true".into()];
+        let mut two_lines = plan(&[], &[&other], 1);
+        two_lines.commands = vec!["true\ntrue".into()];
+        for plan in [too_many, none, slip, in_memory, two_lines, plan(&["footprint"], &[&other], 1)] {
             assert!(matches!(plan.check(), Err(Failure::Usage(_))));
         }
     }

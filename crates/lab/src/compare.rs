@@ -9,8 +9,9 @@
 //!
 //! A row `dir:PATH` measures a file system of the host. Beside rows of this program it is a *control*: the program does not change
 //! it. If it moved in the direction of a row, and as far as the row's interval reaches, the machine explains the row, and no
-//! verdict is given. Among several controls the least moved one counts. A control itself fails no comparison.
+//! verdict is given. Simulated rows have no control. Among several controls the least moved one counts. A control itself fails no comparison.
 
+use crate::disturbance::warnings_of;
 use crate::row::Row;
 use crate::stats::{Interval, differ, ratio, ratio_interval};
 use sluice_console::failure::{Context, Failure, Result};
@@ -36,6 +37,18 @@ pub enum Verdict {
     NoDifference,
     /// The control moved as much.
     MachineMoved,
+}
+
+impl Verdict {
+    /// Its name in results.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Faster => "faster",
+            Verdict::Slower => "slower",
+            Verdict::NoDifference => "no-difference",
+            Verdict::MachineMoved => "machine-moved",
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -99,6 +112,8 @@ impl RowPair {
 
 /// Two results, row by row.
 pub struct Comparison {
+    /// How the results are called, the one that counts as *before* first.
+    pub sides: [&'static str; 2],
     /// Rows that are in both, in the order of the first.
     pub pairs: Vec<RowPair>,
     /// Rows in one result only, or without a rate, or with a rate of 0.
@@ -119,7 +134,7 @@ pub fn compare(before: &[Row], after: &[Row]) -> Result<Comparison> {
     }
     judge_by_controls(&mut pairs);
     let alone = before.len() + after.len() - 2 * pairs.len();
-    Ok(Comparison { pairs, alone })
+    Ok(Comparison { sides: ["before", "after"], pairs, alone })
 }
 
 /// Marks the controls of `pairs`, and takes back the verdicts that they explain.
@@ -127,7 +142,10 @@ fn judge_by_controls(pairs: &mut [RowPair]) {
     let is_of_host = |pair: &RowPair| pair.before.target.starts_with("dir:");
     for at in 0..pairs.len() {
         let beside = |other: &&RowPair| {
+            // A simulated row hangs on no machine that could move.
+            let of_this_machine = !other.before.simulated && !pairs[at].before.simulated;
             without_target(&other.before) == without_target(&pairs[at].before)
+                && of_this_machine
                 && is_of_host(other) != is_of_host(&pairs[at])
         };
         let ratios: Vec<f64> = pairs.iter().filter(beside).map(|pair| pair.ratio).collect();
@@ -149,8 +167,8 @@ impl Comparison {
             "target",
             "variant",
             "cpus",
-            "before",
-            "after",
+            self.sides[0],
+            self.sides[1],
             "ratio",
             "99% interval",
             "verdict",
@@ -176,7 +194,20 @@ impl Comparison {
         if self.pairs.iter().any(|pair| pair.before.simulated) {
             text.push_str("Rows on sim:MACHINE are simulated: their ratios hold for that machine.\n");
         }
+        for (side, warning) in self.warnings() {
+            text.push_str(&format!("{side}: {warning}\n"));
+        }
         text
+    }
+}
+
+impl Comparison {
+    /// The warnings of each side's rows, a line for each kind.
+    pub(crate) fn warnings(&self) -> Vec<(&'static str, String)> {
+        let before = warnings_of(self.pairs.iter().map(|pair| &pair.before.warnings));
+        let after = warnings_of(self.pairs.iter().map(|pair| &pair.after.warnings));
+        let named = |side, warnings: Vec<String>| warnings.into_iter().map(move |warning| (side, warning));
+        named(self.sides[0], before).chain(named(self.sides[1], after)).collect()
     }
 }
 
@@ -258,15 +289,8 @@ fn together(rows: &[Row]) -> Vec<Row> {
             Some(group) => group.push(row),
         }
     }
-    let one = |group: Vec<&Row>| {
-        let mut all = group[0].clone();
-        if group.len() > 1 {
-            let rates: Vec<f64> = group.iter().filter_map(|row| row.ops_per_s).collect();
-            all.set_rates(group.iter().map(|row| row.ops).fold(0, u64::saturating_add), &rates);
-        }
-        all
-    };
-    groups.into_iter().map(one).collect()
+    let one = |group: &Vec<&Row>| if let [row] = group[..] { row.clone() } else { Row::of_runs(group) };
+    groups.iter().map(one).collect()
 }
 
 #[cfg(test)]
@@ -321,6 +345,31 @@ mod tests {
         // Alone it is what is compared.
         let alone = compare(&before[1..2], &after(1.0, 0.5, 1.0)[1..2]).unwrap();
         assert!(alone.pairs[0].is_slower_by(0.05) && !alone.pairs[0].is_control);
+    }
+
+    #[test]
+    fn a_simulated_row_has_no_control() {
+        let rates = [100.0, 101.0, 99.0, 100.5, 99.5];
+        let on = |target: &str, by: f64, simulated| Row {
+            target: target.into(),
+            simulated,
+            ..row("a", &rates.map(|rate| rate * by))
+        };
+        let before = [on("sim:uma-2", 1.0, true), on("dir:/dev/shm", 1.0, false)];
+        let after = [on("sim:uma-2", 0.7, true), on("dir:/dev/shm", 0.7, false)];
+        let comparison = compare(&before, &after).unwrap();
+        assert!(comparison.pairs.iter().all(|pair| pair.verdict == Verdict::Slower && !pair.is_control));
+    }
+
+    #[test]
+    fn warnings_of_either_side_stand_below_the_table() {
+        let warned = |text: &str| Row { warnings: vec![text.into()], ..row("a", &[1.0]) };
+        let before = [warned("busy machine: another task"), warned("busy machine: 2 other tasks")];
+        let comparison = compare(&before, &[warned("the CPUs were moved: far")]).unwrap();
+        let text = comparison.text();
+        assert!(text.contains("before: busy machine: 2 other tasks (in"), "{text}");
+        assert!(text.contains("after: the CPUs were moved: far (in 1 of 1 rows)"), "{text}");
+        assert_eq!(comparison.warnings().len(), 2);
     }
 
     #[test]

@@ -26,9 +26,11 @@ mod vfs;
 pub use verdict::Verdict;
 
 use crate::bench::Listener;
+use crate::disturbance::Disturbances;
 use crate::row::{Origin, Row};
 use sluice_console::failure::{Failure, Result};
 use sluice_console::interrupt::Interrupt;
+use sluice_sync::cpu;
 
 /// One experiment, by name.
 pub struct Experiment {
@@ -120,7 +122,8 @@ impl Experiment {
     /// # Errors
     /// Errors of the listener, and [`Failure::Interrupted`].
     pub fn run(&self, listener: &mut dyn Listener, interrupt: &Interrupt) -> Result<Findings> {
-        (self.parts.run)(&mut ExperimentSession { listener, interrupt, origin: Origin::here() })
+        let (origin, met) = (Origin::here(), Disturbances::default());
+        (self.parts.run)(&mut ExperimentSession { listener, interrupt, origin, met })
     }
 }
 
@@ -148,6 +151,8 @@ struct ExperimentSession<'a> {
     listener: &'a mut dyn Listener,
     interrupt: &'a Interrupt,
     origin: Origin,
+    /// Between native runs.
+    met: Disturbances,
 }
 
 impl ExperimentSession<'_> {
@@ -160,14 +165,49 @@ impl ExperimentSession<'_> {
         Ok(done)
     }
 
+    /// As [`step`](Self::step), natively, on so many CPUs of this computer.
+    fn native_step<T>(&mut self, what: &str, cpus: usize, work: impl FnOnce() -> T) -> Result<T> {
+        let allowed = cpu::allowed();
+        self.met.look(allowed.get(..cpus).unwrap_or(&allowed));
+        self.step(what, work)
+    }
+
+    /// Hands a row on, with warnings if it is native.
     fn row(&mut self, row: &Row) -> Result<()> {
-        self.listener.row(row)
+        if row.simulated {
+            return self.listener.row(row);
+        }
+        let warnings = self.met.warnings();
+        self.listener.row(&Row { warnings, ..row.clone() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn native_rows_have_the_warnings_and_simulated_ones_none() {
+        struct Kept(Vec<Row>);
+        impl Listener for Kept {
+            fn run_begins(&mut self, _: &str) {}
+            fn run_ends(&mut self) {}
+            fn row(&mut self, row: &Row) -> Result<()> {
+                self.0.push(row.clone());
+                Ok(())
+            }
+            fn note(&mut self, _: &str) {}
+        }
+        let (mut listener, origin) = (Kept(Vec::new()), Origin::here());
+        let row = Row::new(&origin, "spin-short", "lib".into(), 1, 1);
+        let met = Disturbances::of(3, &[20.0, 200.0]);
+        let mut session =
+            ExperimentSession { listener: &mut listener, interrupt: &Interrupt::new(), origin, met };
+        session.row(&row).unwrap();
+        session.row(&Row { simulated: true, ..row }).unwrap();
+        let warnings: Vec<usize> = listener.0.iter().map(|row| row.warnings.len()).collect();
+        assert_eq!(warnings, [2, 0]);
+    }
 
     #[test]
     fn an_unknown_experiment_is_refused_in_one_line_that_says_which_there_are() {

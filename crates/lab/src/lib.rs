@@ -4,6 +4,7 @@
 //! - [`bench::bench`]: a plan (workloads, targets, CPU counts) in, one [`row::Row`] per line of the result out.
 //! - [`commute::Plan`]: whether calls that commute share a written line, on the simulated machine.
 //! - [`experiment::Experiment`]: what the sources say about locks, shown on simulated machines and on this one.
+//! - [`against::against`]: a plan carried out by this program and by another in turn, and what differs beyond chance.
 //! - [`compare::compare`] and [`report`]: two results and what differs beyond chance; results as a page.
 //! - [`target::Target`]: the small POSIX surface that every workload is written against, once.
 //!
@@ -19,10 +20,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod against;
 pub mod bench;
+mod command_run;
 pub mod commute;
 pub mod compare;
 pub mod distance;
+pub mod disturbance;
 pub mod experiment;
 pub mod footprint;
 pub mod history;

@@ -11,6 +11,7 @@ mod sources;
 pub use sources::of_sources;
 
 use crate::compare::{Comparison, Verdict, interval};
+use crate::disturbance::warnings_of;
 use crate::row::Row;
 use figures::{Named, figures};
 use page::{HtmlPage, TableCell, escape, table};
@@ -35,7 +36,10 @@ pub fn of_result(title: &str, rows: &[Row]) -> Result<String> {
 /// When a plot cannot be drawn.
 pub fn of_comparison(comparison: &Comparison) -> Result<String> {
     let after: Vec<Row> = comparison.pairs.iter().map(|pair| pair.after.clone()).collect();
-    let mut page = HtmlPage::new("Before and after", facts(&after));
+    let [first, second] = comparison.sides;
+    let warned = comparison.warnings().into_iter().map(|(side, text)| format!("{side}: {text}"));
+    let lead = warnings(warned.collect()) + &machines(&after);
+    let mut page = HtmlPage::new("Before and after", lead);
     let lines = comparison.pairs.iter().map(|pair| {
         let class = match pair.verdict {
             Verdict::Faster => "faster",
@@ -53,13 +57,13 @@ pub fn of_comparison(comparison: &Comparison) -> Result<String> {
             name(&pair.before).into(),
         ]
     });
-    let heads =
-        ["workload", "CPUs", "verdict", "before, ops/s", "after, ops/s", "ratio", "99% interval", "target"];
-    let caption = "After over before; above 1 is faster";
-    page.section("Verdicts", table(caption, &heads, &lines.collect::<Vec<_>>()));
+    let rates = comparison.sides.map(|side| format!("{side}, ops/s"));
+    let heads = ["workload", "CPUs", "verdict", &rates[0], &rates[1], "ratio", "99% interval", "target"];
+    let caption = format!("The rate {second} over that {first}; above 1 is faster");
+    page.section("Verdicts", table(&caption, &heads, &lines.collect::<Vec<_>>()));
     let named = |side: &str, row| Named { name: format!("{side}: {}", name(row)), row };
     let rows =
-        comparison.pairs.iter().flat_map(|pair| [named("before", &pair.before), named("after", &pair.after)]);
+        comparison.pairs.iter().flat_map(|pair| [named(first, &pair.before), named(second, &pair.after)]);
     sections(&mut page, rows.collect(), CurveStyle::of_a_pair)?;
     Ok(page.finish())
 }
@@ -92,8 +96,18 @@ fn name(row: &Row) -> String {
     row.variant.as_ref().map_or_else(|| row.target.clone(), |variant| format!("{variant}, {}", row.target))
 }
 
-/// The measured objects, the machines, and the commands that repeat the measurement.
+/// The warnings, the machines, and the commands that repeat the measurement.
 fn facts(rows: &[Row]) -> String {
+    warnings(warnings_of(rows.iter().map(|row| &row.warnings))) + &machines(rows)
+}
+
+fn warnings(warnings: Vec<String>) -> String {
+    let lines = warnings.iter().map(|text| format!("<p class=\"warning\">Warning: {}</p>\n", escape(text)));
+    lines.collect()
+}
+
+/// The measured objects, the machines, and the commands.
+fn machines(rows: &[Row]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for row in rows {
         let system = row.file_system.as_ref().map(|system| format!("{} is {system}", row.target));
@@ -174,7 +188,19 @@ mod tests {
         assert!(
             html.contains("Throughput") && html.contains("Idle time") && html.contains("Latency at 2 CPUs")
         );
-        assert!(html.contains("sluice bench x"));
+        assert!(html.contains("sluice bench x") && !html.contains("class=\"warning\""));
+    }
+
+    #[test]
+    fn warnings_stand_on_the_pages_outside_of_what_is_folded_away() {
+        let mut busy = rows(1.0);
+        busy[0].warnings = vec!["busy machine: <2> other tasks".into()];
+        let warning =
+            "<p class=\"warning\">Warning: busy machine: &lt;2&gt; other tasks (in 1 of 4 rows)</p>";
+        let html = of_result("Result", &busy).unwrap();
+        assert!(html.find(warning) < html.find("<details>") && html.contains(warning));
+        let html = of_comparison(&compare(&busy, &rows(0.5)).unwrap()).unwrap();
+        assert!(html.contains("Warning: before: busy machine: ") && !html.contains("Warning: after"));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Row: one line of `bench --json`, and how the runs behind it are summed up.
 
+use crate::disturbance::join;
 use crate::hot_lines::{HotLine, HotPlace};
 use crate::sleep_places::SleepPlaces;
 use crate::stats::{median, median_interval, standard_deviation};
 use crate::timed_run::{Outcome, latencies, total};
 use serde::{Deserialize, Serialize};
 use sluice_console::machine::{CpuTime, Stalled};
+use std::collections::BTreeMap;
 
 /// Each bound of [`Row::latency`] over the one before.
 pub(crate) const BUCKET_RATIO: f64 = 1.2;
@@ -54,6 +56,9 @@ pub struct Row {
     pub kernel: String,
     /// Version of sluicefs.
     pub version: String,
+    /// Warnings about the figures, for instance that other programs ran meanwhile. Older results have none.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// True where each task was a process of its own; left out where they were threads.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub processes: bool,
@@ -116,6 +121,18 @@ pub struct Row {
     /// The command line.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub command: Option<String>,
+    /// In the row of this program beside one of another: its rate over the other's, by pairs of runs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ratio: Option<f64>,
+    /// Lower end of the 99% interval of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ratio_low: Option<f64>,
+    /// Upper end of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ratio_high: Option<f64>,
+    /// The verdict on the ratio: `faster`, `slower`, `no-difference`, or `machine-moved`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verdict: Option<String>,
 }
 
 /// Facts common to all rows of a benchmark.
@@ -171,6 +188,7 @@ impl Row {
             machine: origin.machine.clone(),
             kernel: origin.kernel.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            warnings: Vec::new(),
             processes: false,
             unpinned: false,
             bytes_per_file: None,
@@ -191,6 +209,10 @@ impl Row {
             places: Vec::new(),
             file_system: None,
             command: origin.command.clone(),
+            ratio: None,
+            ratio_low: None,
+            ratio_high: None,
+            verdict: None,
         }
     }
 
@@ -216,6 +238,36 @@ impl Row {
         self.ops_per_s_high = interval.map(|interval| interval.high);
         self.rates = rates.to_vec();
         self.mean_ns = self.ops_per_s.map(|rate| 1e9 * self.tasks as f64 / rate);
+    }
+
+    /// Sums up rows of the same key, each of which is a single run: every figure becomes the median of the runs.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(crate) fn of_runs(rows: &[&Row]) -> Row {
+        let mut all = rows[0].clone();
+        let rates: Vec<f64> = rows.iter().filter_map(|row| row.ops_per_s).collect();
+        all.set_rates(rows.iter().map(|row| row.ops).fold(0, u64::saturating_add), &rates);
+        let middle =
+            |of: fn(&Row) -> Option<f64>| median(&rows.iter().filter_map(|row| of(row)).collect::<Vec<_>>());
+        all.p50_ns = middle(|row| Some(row.p50_ns? as f64)).map(|ns| ns as u64);
+        all.p99_ns = middle(|row| Some(row.p99_ns? as f64)).map(|ns| ns as u64);
+        all.max_ns = rows.iter().filter_map(|row| row.max_ns).max();
+        all.idle = middle(|row| row.idle);
+        all.user = middle(|row| row.user);
+        all.system = middle(|row| row.system);
+        all.asleep = middle(|row| row.asleep);
+        all.for_cpu = middle(|row| row.for_cpu);
+        all.switches_per_op = middle(|row| row.switches_per_op);
+        all.timed_ops_per_s = middle(|row| row.timed_ops_per_s);
+        let mut latency: BTreeMap<u64, u64> = BTreeMap::new();
+        for (bound, count) in rows.iter().flat_map(|row| &row.latency) {
+            let sum = latency.entry(*bound).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        all.latency = latency.into_iter().collect();
+        rows.iter().for_each(|row| join(&mut all.warnings, &row.warnings));
+        all
     }
 
     /// Sets all figures from the runs' outcomes.
@@ -324,11 +376,12 @@ mod tests {
             "machine",
             "kernel",
             "version",
+            "warnings",
         ];
         let places = expected.map(|name| line.find(&format!("\"{name}\":")).unwrap());
         assert!(places.is_sorted(), "in the order that is documented, before all others: {line}");
-        assert!(line[places[17]..].starts_with("\"version\""));
-        assert!(line.find("\"rates\"").unwrap() > places[17]);
+        assert!(line[places[18]..].starts_with("\"warnings\":[]"));
+        assert!(line.find("\"rates\"").unwrap() > places[18]);
         assert_eq!((value["user"].as_f64(), value["switches_per_op"].as_f64()), (Some(0.5), Some(0.1)));
         assert_eq!(value["rates"].as_array().unwrap().len(), 3);
         assert_eq!((value["ops"].as_u64(), value["runs"].as_u64()), (Some(60), Some(3)));
@@ -337,6 +390,27 @@ mod tests {
         assert_eq!((value["p50_ns"].as_u64(), value["simulated"].as_bool()), (Some(100), Some(false)));
         assert!(value["variant"].is_null());
         assert_eq!(serde_json::from_str::<Row>(&line).unwrap(), row);
+    }
+
+    #[test]
+    fn rows_of_single_runs_become_one_row_with_the_medians() {
+        let origin = Origin { machine: "m".into(), kernel: "k".into(), command: None };
+        let run = |rate: f64, p50: u64, warning: &str| {
+            let mut row = Row::new(&origin, "stat", "lib".into(), 1, 1);
+            row.set_rates(10, &[rate]);
+            (row.p50_ns, row.max_ns, row.idle) = (Some(p50), Some(9 * p50), Some(rate / 1000.0));
+            (row.latency, row.warnings) = (vec![(p50, 1), (1000, 2)], vec![warning.to_owned()]);
+            row
+        };
+        let runs = [run(100.0, 7, "a: 1"), run(300.0, 5, "b: 2"), run(200.0, 6, "a: 3")];
+        let row = Row::of_runs(&runs.iter().collect::<Vec<_>>());
+        assert_eq!(
+            (row.runs, row.ops, row.ops_per_s, &row.rates[..]),
+            (3, 30, Some(200.0), &[100.0, 300.0, 200.0][..])
+        );
+        assert_eq!((row.p50_ns, row.max_ns, row.idle), (Some(6), Some(63), Some(0.2)));
+        assert_eq!(row.latency, [(5, 1), (6, 1), (7, 1), (1000, 6)]);
+        assert_eq!(row.warnings, ["a: 3", "b: 2"]);
     }
 
     #[test]

@@ -15,14 +15,15 @@ pub fn of_rows(rows: &[Row]) -> String {
         "workload", "target", "cpus", "tasks", "ops/s", "sd", "ratio", "mean", "p50", "p99", "max", "idle",
     ]);
     for row in rows {
-        let first = rows
-            .iter()
-            .find(|other| (&other.workload, other.cpus, other.tasks) == (&row.workload, row.cpus, row.tasks));
+        let first = rows.iter().find(|other| {
+            (&other.workload, &other.variant, other.cpus, other.tasks)
+                == (&row.workload, &row.variant, row.cpus, row.tasks)
+        });
         let ratio = first.and_then(|first| Some(row.ops_per_s? / first.ops_per_s?));
         let deviation = row.ops_per_s_sd.zip(row.ops_per_s).map(|(sd, rate)| 100.0 * sd / rate);
         table.line([
             row.workload.clone(),
-            row.target.clone(),
+            target_of(row),
             row.cpus.to_string(),
             row.tasks_in_words(),
             row.ops_per_s.map_or_else(unknown, grouped),
@@ -42,7 +43,10 @@ pub fn of_rows(rows: &[Row]) -> String {
             let _ = writeln!(
                 text,
                 "{} on {}, {} CPUs (simulated): {wait} cycles an operation wait for {}, written by {writers} CPUs",
-                row.workload, row.target, row.cpus, line.name
+                row.workload,
+                target_of(row),
+                row.cpus,
+                line.name
             );
         }
         for place in row.costliest_places() {
@@ -50,7 +54,11 @@ pub fn of_rows(rows: &[Row]) -> String {
             let _ = writeln!(
                 text,
                 "{} on {}, {} CPUs (simulated): {wait} cycles an operation in all at {}, {misses:.2} misses on {} lines",
-                row.workload, row.target, row.cpus, place.name, place.lines
+                row.workload,
+                target_of(row),
+                row.cpus,
+                place.name,
+                place.lines
             );
         }
     }
@@ -61,27 +69,13 @@ pub fn of_rows(rows: &[Row]) -> String {
             text,
             "{} on {}, {} CPUs: tasks are asleep {:.0}% of their time; seen in {}",
             row.workload,
-            row.target,
+            target_of(row),
             row.cpus,
             100.0 * row.asleep.unwrap_or_default(),
             if places.is_empty() { "no place that the kernel names".to_owned() } else { places.join(", ") }
         );
     }
-    for row in rows {
-        let stalled = row.stalled.unwrap_or_default();
-        for (share, what) in [(stalled.memory, "memory"), (stalled.io, "a device")] {
-            if share >= WORTH_A_LINE {
-                let _ = writeln!(
-                    text,
-                    "{} on {}, {} CPUs: for {:.0}% of the time some task stood still for {what}",
-                    row.workload,
-                    row.target,
-                    row.cpus,
-                    100.0 * share
-                );
-            }
-        }
-    }
+    text.push_str(&of_pressure(rows));
     text.push_str(&of_timing(rows));
     for row in rows {
         if let Some(bytes) = row.bytes_per_file {
@@ -95,6 +89,36 @@ pub fn of_rows(rows: &[Row]) -> String {
         }
     }
     text
+}
+
+/// The target, and whose row it is if several programs have one.
+fn target_of(row: &Row) -> String {
+    let variant = row.variant.as_ref().map(|variant| format!(" ({variant})"));
+    row.target.clone() + &variant.unwrap_or_default()
+}
+
+/// One line about what tasks stood still for, in whichever rows.
+fn of_pressure(rows: &[Row]) -> String {
+    let of = |what: &str, share: fn(&Row) -> f64| {
+        let there: Vec<&Row> = rows.iter().filter(|row| share(row) >= WORTH_A_LINE).collect();
+        let most = there.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        let (percent, count) = (100.0 * share(most), there.len());
+        Some(format!(
+            "{what} for up to {percent:.0}% of the time ({count} of {} rows, most in {} on {})",
+            rows.len(),
+            most.workload,
+            most.target
+        ))
+    };
+    let parts = [
+        of("memory", |row| row.stalled.unwrap_or_default().memory),
+        of("a device", |row| row.stalled.unwrap_or_default().io),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!("some task of the machine stood still for {}\n", parts.join(", for ")),
+    }
 }
 
 /// The slowdown by timing each operation, which a separate pass avoids.
@@ -119,6 +143,25 @@ fn unknown() -> String {
 mod tests {
     use super::*;
     use crate::row::Origin;
+    use sluice_console::machine::Stalled;
+
+    #[test]
+    fn pressure_has_one_line_however_many_rows_met_it() {
+        let origin = Origin { machine: String::new(), kernel: String::new(), command: None };
+        let row = |io: f64, memory: f64| Row {
+            stalled: Some(Stalled { cpu: 1.0, memory, io }),
+            ..Row::new(&origin, "stat", format!("dir:/{io}"), 1, 1)
+        };
+        let rows: Vec<Row> =
+            (0..12).map(|n| row(f64::from(n) / 20.0, if n == 3 { 0.5 } else { 0.0 })).collect();
+        assert_eq!(
+            of_pressure(&rows),
+            "some task of the machine stood still for memory for up to 50% of the time (1 of 12 rows, most in stat on dir:/0.15), \
+             for a device for up to 55% of the time (11 of 12 rows, most in stat on dir:/0.55)\n"
+        );
+        assert_eq!(of_pressure(&rows[..1]), "");
+        assert_eq!(of_rows(&rows).matches("stood still").count(), 1);
+    }
 
     #[test]
     fn the_ratio_is_to_the_first_target_of_the_same_workload_and_cpus() {

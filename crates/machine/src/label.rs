@@ -59,7 +59,7 @@ pub fn name_object(start: *const u8, length: usize, owner: &'static str, field: 
 }
 
 /// `Inode` of `crate::inode::Inode`, and `Slot<T>` of `crate::Slot<T>`.
-fn last_part(path: &'static str) -> &'static str {
+pub(crate) fn last_part(path: &'static str) -> &'static str {
     let generics = path.find('<').unwrap_or(path.len());
     path[..generics].rfind("::").map_or(path, |at| &path[at + 2..])
 }

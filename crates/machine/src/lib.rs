@@ -33,6 +33,8 @@
 //! Heap        the allocator under which objects of a run never share a line
 //!               .run(cpus, |cpu: Cpu| ..) -> Report      .try_run(..) -> Result<Report, RunError>
 //!               .conflicts(|| a(), || b()) -> Result<Conflicts, RunError>
+//! Scales      to(cpus).at_least(share).on(machine).inside(cycles).outside(cycles)
+//!               .mutex::<RawMutex>() .readers::<RawRwLock>() .operation(name, make) -> Result<Scaling, DoesNotScale>
 //! Cpu         id() node() cpus() now() work(cycles) count_op() count_ops(n) random(bound) watch(|| ..)
 //! atomic      AtomicBool, AtomicU8 .. AtomicIsize, AtomicPtr, Ordering, fence, compiler_fence, Watchable
 //! cell        Tracked<T>, touch_read(ptr, bytes), touch_write(ptr, bytes), OwnLine<T>
@@ -117,6 +119,7 @@ mod watch;
 pub mod atomic;
 pub mod cell;
 pub mod machines;
+pub mod scales;
 
 pub use conflict::{Conflict, Conflicts, Toucher};
 pub use cpu::{
@@ -129,6 +132,7 @@ pub use label::{Name, clear_labels, label, name_object, name_objects};
 pub use machine::{Machine, UnknownMachine};
 pub use park::{Parked, halt, kick, park, unpark};
 pub use report::{CpuReport, HotLine, HotPlace, HotSite, Report};
+pub use scales::Scales;
 pub use spec::{Costs, Kind, Spec, Transfer, VcpuOptions};
 pub use spin::{pause, spin_loop, spin_until, spin_until_for};
 pub use stuck::{RunError, Stuck, Wait, WaitLine, Waiting};

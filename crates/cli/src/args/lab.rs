@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Subcommand)]
 pub(crate) enum LabCommand {
     /// Measure workloads on this library, on a mount of it, and on other file systems
-    Bench(Bench),
+    Bench(Box<Bench>),
     /// Compare two results, and say what became faster or slower beyond chance
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare {
@@ -69,13 +69,16 @@ const REPORT_EXAMPLES: &str = "Examples:
 #[derive(clap::Args)]
 pub(crate) struct Bench {
     /// Workloads from the list below, or `all`
-    #[arg(value_name = "WORKLOAD", required = true)]
+    #[arg(value_name = "WORKLOAD", required_unless_present = "exec")]
     pub(crate) workloads: Vec<String>,
+    /// Measure this command of the shell in place of workloads, on `dir:PATH` or `mount`: how long it takes
+    #[arg(long, value_name = "CMD", conflicts_with_all = ["workloads", "processes", "lock_stats"])]
+    pub(crate) exec: Option<String>,
     /// Where: `lib` (in process), `mount` (a mount of ours), `dir:PATH` (any file system), `sim:MACHINE` (in
-    /// process on a simulated machine); the first is the one that ratios refer to
-    #[arg(long, value_name = "TARGET,...", value_delimiter = ',', default_value = "lib")]
+    /// process on a simulated machine); the first is the one that ratios refer to [default: lib; with --exec dir:.]
+    #[arg(long, value_name = "TARGET,...", value_delimiter = ',')]
     pub(crate) on: Vec<String>,
-    /// Numbers of CPUs to pin the load to, each in turn [default: 1 and all]; the daemon of a mount is not pinned
+    /// Numbers of CPUs to pin the load to, each in turn [default: 1 and all; with --exec all]; the daemon of a mount is not pinned
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub(crate) cpus: Vec<usize>,
     /// Tasks at once [default: one per CPU; 128 for the lock workloads]
@@ -87,10 +90,10 @@ pub(crate) struct Bench {
     /// Let tasks run on any CPU, as programs do, instead of pinning them
     #[arg(long)]
     pub(crate) unpinned: bool,
-    /// Runs of which the median is taken
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) runs: usize,
-    /// Length of a run [default: 0.2]
+    /// Runs of which the median is taken [default: 5; with --against 20 of each program]
+    #[arg(long, value_name = "N")]
+    pub(crate) runs: Option<usize>,
+    /// Length of a run [default: 0.2; with --exec the command once]
     #[arg(long, value_name = "S", conflicts_with = "ops", allow_negative_numbers = true)]
     pub(crate) seconds: Option<f64>,
     /// Length of a run, in operations of each task
@@ -100,6 +103,12 @@ pub(crate) struct Bench {
     /// only, in builds with the feature lock-debug or with assertions
     #[arg(long)]
     pub(crate) lock_stats: bool,
+    /// Measure this build and that of PROGRAM, a `sluice` or `sluice-lab`, in turn, and compare them
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "lock_stats")]
+    pub(crate) against: Option<PathBuf>,
+    /// With --against: exit status 1 if this build's rate is lower by more than this
+    #[arg(long, value_name = "PERCENT", requires = "against")]
+    pub(crate) fail_over: Option<String>,
     /// Write the results there, one JSON object per line; `-` for standard output instead of the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

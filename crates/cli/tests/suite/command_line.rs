@@ -95,6 +95,12 @@ fn bad_usage_ends_with_status_2_and_one_line_that_says_what_to_do() {
         (&["bench", "stat", "--tasks", "1000000"], "at most 10000"),
         (&["bench", "stat", "--on", "dir:/tmp", "--lock-stats"], LOCK_STATS_REFUSED),
         (&["bench", "footprint", "--on", "dir:/tmp"], "--on lib"),
+        (&["bench", "--exec", "true", "--on", "lib"], "dir:PATH or mount"),
+        (&["bench", "--exec", "true\ntrue", "--on", "dir:/tmp"], "one line"),
+        (&["bench", "stat", "--exec", "true"], "--exec"),
+        (&["bench", "stat", "--against", "/no/such/program"], "sluice-lab of another build"),
+        (&["bench", "stat", "--fail-over", "5%"], "--against"),
+        (&["bench", "stat", "--against", SLUICE, "--fail-over", "much"], "such as 5%"),
         (&["lab"], "EXPERIMENT"),
         (&["lab", "spinning"], "there are spin"),
         (&["completions", "tcl"], "bash"),
@@ -239,6 +245,7 @@ fn bench_writes_one_json_object_per_line_with_the_agreed_fields() {
             "machine",
             "kernel",
             "version",
+            "warnings",
         ] {
             assert!(object.contains_key(field), "{field} is missing in {row}");
         }

@@ -1,5 +1,6 @@
 //! The program `sluice` as its users run it, as one program.
 
+mod bench_against;
 mod cluster;
 mod cluster_etcd;
 mod command_line;

@@ -16,7 +16,7 @@ use sluice_console::servers::{ServerProcess, tools};
 use sluice_dlm::{Config, Dlm, Key, Mode, Want};
 use sluice_membership::{ClusterCa, InMemory, Membership};
 use sluice_sync::time::{Duration, Instant};
-use sluice_sync::{Arc, thread};
+use sluice_sync::{Arc, cpu, thread};
 use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -42,6 +42,8 @@ pub(super) fn steps() -> usize {
 }
 
 pub(super) fn run(session: &mut ExperimentSession<'_>) -> Result<Findings> {
+    // Before there are nodes and servers of ours.
+    session.met.look(&cpu::allowed());
     let dir = PrivateDir::below(&std::env::temp_dir())?;
     let etcd =
         ServerProcess::etcd(&tools()?, dir.path(), IpAddr::V4(Ipv4Addr::LOCALHOST), 1)?.unwrap_or_default();

@@ -200,7 +200,7 @@ fn many_ranges(session: &mut ExperimentSession<'_>) -> Result<(Vec<Row>, Vec<f64
     let files: Vec<_> = HELD.iter().map(|&held| many_held(&domain, held)).collect();
     for _ in 0..NATIVE_RUNS {
         for ((file, &held), runs) in files.iter().zip(HELD).zip(&mut runs) {
-            runs.push(session.step(&format!("one range more than {held}"), || {
+            runs.push(session.native_step(&format!("one range more than {held}"), 1, || {
                 native::contend(1, NATIVE_TIME, || one_more(file, held / 2))
             })??);
         }

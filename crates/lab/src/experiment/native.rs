@@ -129,7 +129,7 @@ pub(super) fn in_turn<D>(
         for _ in 0..times {
             for (design, runs) in designs.iter().zip(&mut runs) {
                 let what = format!("{workload} natively, {} with {cpus} CPUs", name(design));
-                runs.push(session.step(&what, || run(design, cpus))??);
+                runs.push(session.native_step(&what, cpus, || run(design, cpus))??);
             }
         }
         for (design, runs) in designs.iter().zip(&runs) {

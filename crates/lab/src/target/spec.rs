@@ -36,6 +36,21 @@ pub enum Ready {
     Native(Box<dyn Target>),
     /// Runs take simulated time.
     Simulated(Box<Machine>, On),
+    /// Commands run there.
+    Root(RootDir),
+}
+
+/// The root of a target, for commands. A mount lasts as long as this value.
+pub struct RootDir {
+    path: PathBuf, // immutable
+    _mounted: Option<Mounted>,
+}
+
+impl RootDir {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Spec {
@@ -58,6 +73,26 @@ impl Spec {
             Spec::Simulated(name, on) => {
                 return Ok(Ready::Simulated(Box::new(machine_called(name)?), *on));
             }
+        }))
+    }
+
+    /// As [`open`](Self::open), for commands, which run in the target's root and find there what was there before.
+    ///
+    /// # Errors
+    /// Errors of [`open`](Self::open); a target without a directory.
+    pub fn open_root(&self, program: &Path) -> Result<Ready> {
+        let on = |store| -> Result<RootDir> {
+            let mounted = Mounted::start_on(program, store, &[])?;
+            Ok(RootDir { path: mounted.path().to_owned(), _mounted: Some(mounted) })
+        };
+        Ok(Ready::Root(match self {
+            Spec::Dir(path) => RootDir { path: path.canonicalize()?, _mounted: None },
+            Spec::Mount => on(None)?,
+            Spec::MountStore(store) => {
+                open_or_make(store)?.superblock().close().context(|| store.display().to_string())?;
+                on(Some(store))?
+            }
+            _ => return Err(Failure::Usage("a command finds no files there; use dir:PATH or mount".into())),
         }))
     }
 

@@ -7,5 +7,6 @@ mod locks;
 mod measuring;
 mod processes;
 mod rules;
+mod scales;
 mod shapes;
 mod vcpus;

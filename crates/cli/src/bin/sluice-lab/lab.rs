@@ -5,6 +5,8 @@ use crate::bench::{Reporter, json_writer};
 use sluice_console::failure::Result;
 use sluice_console::interrupt::Interrupt;
 use sluice_console::output::Output;
+use sluice_lab::bench::Listener;
+use sluice_lab::disturbance::warnings_of;
 use sluice_lab::experiment;
 
 pub(crate) fn lab(options: Lab) -> Result<()> {
@@ -14,6 +16,7 @@ pub(crate) fn lab(options: Lab) -> Result<()> {
     let mut reporter = Reporter::new(experiment.steps(), json);
     let outcome = experiment.run(&mut reporter, &interrupt);
     reporter.bar.finish_and_clear();
+    warnings_of(reporter.rows().iter().map(|row| &row.warnings)).iter().for_each(|text| reporter.note(text));
     let text = outcome?.text();
     if !to_stdout {
         Output::plain().give(text.as_bytes())?;

@@ -97,7 +97,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 fn perform(order: LabOrder) -> Result<u8> {
     match order {
-        LabOrder::Lab(LabCommand::Bench(options)) => bench::bench(options)?,
+        LabOrder::Lab(LabCommand::Bench(options)) => return bench::bench(*options),
         LabOrder::Lab(LabCommand::Compare { before, after, output, fail_over }) => {
             return pages::compare(&before, &after, output.as_deref(), fail_over.as_deref());
         }
@@ -155,6 +155,9 @@ fn bench_help() -> String {
         "
 Each workload checks its own results at the end of each run. Runs alternate between the targets. A pass of its own
 after each run times every operation for p50, p99 and max. Ctrl-C keeps the runs that are finished.
+With --exec a command is the load: each run starts it once in the target's root (PATH itself, the mount) and takes its wall time.
+With --against each run is a process of its own, of this build and of the other in turn; the ratio is this build's rate over
+the other's, and has no verdict where the same load on a tmpfs of the host moved as much.
 
 Examples:
   sluice bench creat-unlink --on lib,dir:/dev/shm
@@ -162,6 +165,8 @@ Examples:
   sluice bench posix02 --on lib --tasks 16 --json result.json
   sluice bench open-close-same --on sim:power7-64 --cpus 1,8,64 --runs 3
   sluice bench footprint --on lib --runs 1
+  sluice bench stat creat-unlink --against ../before/target/release/sluice --fail-over 5%
+  sluice bench --exec 'make -j2' --on dir:/home/me/project --runs 3
 
 On a simulated machine each CPU does 100 operations, or --ops, and the lines that CPUs waited for most are shown.
 Machines: uma-2, skylake-4, vm-16, opteron-32, power7-64, westmere-160, icelake-2s, milan-2s.",
