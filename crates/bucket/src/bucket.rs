@@ -439,6 +439,14 @@ impl Bucket {
         self.wait(objects::size(&self.objects))
     }
 
+    /// The greatest epoch in which the store was opened; 0: in none.
+    ///
+    /// # Errors
+    /// The object store's.
+    pub fn newest_epoch(&self) -> Result<u64, StoreError> {
+        self.wait(owner::newest(&self.objects))
+    }
+
     /// The process that has the store open, if one has, as an error for one that wants the store: [`StoreError::InUse`] for one of
     /// this machine, [`StoreError::Claimed`] for one elsewhere, which may have died.
     ///

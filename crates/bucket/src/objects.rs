@@ -77,7 +77,11 @@ pub(crate) fn at(url: &str, make: bool) -> Result<Objects, StoreError> {
                 s3 = token.into_iter().fold(s3, AmazonS3Builder::with_token);
             }
             let s3 = s3.with_bucket_name(bucket).with_client_options(options).with_retry(retry);
-            let s3 = s3.build().map_err(of_objects("use the bucket"))?;
+            // The bucket has been looked at: what is left is the environment.
+            let s3 = s3.build().map_err(|_| {
+                let text = "a variable AWS_... has a value that cannot be used: see `env | grep AWS_`";
+                StoreError::Io("use the environment", io::Error::new(io::ErrorKind::InvalidInput, text))
+            })?;
             Ok(Arc::new(PrefixStore::new(s3, path.trim_matches('/'))))
         }
         _ => Err(refused("it is of an unknown kind")),

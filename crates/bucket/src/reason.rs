@@ -86,10 +86,22 @@ fn told(text: &str) -> String {
     if let Some(status) = between(text, "non-2xx status code: ", ":") {
         return format!("{server} says {}", brief(status));
     }
+    if text.contains("peer certificate") {
+        let cure = "let this machine trust the authority that signed it, or use the name that it is for";
+        return format!("the certificate of {server} cannot be believed ({cure})");
+    }
+    if ["invalid HTTP", "message head", "InvalidContentType"].iter().any(|part| text.contains(part)) {
+        return format!(
+            "{server} does not speak HTTP (is it http or https, and the port? see AWS_ENDPOINT_URL)"
+        );
+    }
     if text.contains("HTTP error: ") {
         let is_late = ["timed out", "TimedOut"].iter().any(|late| text.contains(late));
         let what = if is_late { "does not answer in time" } else { "cannot be reached" };
         return format!("{server} {what} (is it there? AWS_ENDPOINT_URL names it)");
+    }
+    if text.starts_with("Generic S3 error: ") {
+        return format!("{server} answers as no object store does (is it one? AWS_ENDPOINT_URL names it)");
     }
     let text = brief(text);
     match text.strip_prefix("Generic ").and_then(|rest| rest.split_once(" error: ")) {
@@ -164,6 +176,23 @@ mod tests {
         );
         assert!(keys.contains("AWS_ACCESS_KEY_ID") && !keys.contains("169"), "{keys}");
         assert_eq!(told("Generic faulty error: timed out"), "timed out");
+        for (raw, cure) in [
+            (
+                "HTTP error: error sending request\ninvalid peer certificate: Other(OtherError(CaUsedAsEndEntity))",
+                "let this machine trust the authority that signed it",
+            ),
+            (
+                "HTTP error: error sending request\ninvalid HTTP version parsed",
+                "does not speak HTTP (is it http or https",
+            ),
+            (
+                "Got invalid list response: unexpected end of stream",
+                "answers as no object store does (is it one?",
+            ),
+        ] {
+            let told = told(&format!("{GET}{raw}"));
+            assert!(told.contains(cure) && !told.contains("OtherError"), "{told}");
+        }
     }
 
     #[test]

@@ -536,8 +536,8 @@ relatime, strictatime, nodiratime, sync, nosuid, nodev, noexec, writeback (the k
 transport=auto|uring|classic (auto: io_uring where the kernel allows it and serves the locks), threads=N (of classic), max_write=BYTES,
 nfs_export (file handles outlast the kernel's caches; not below an overlayfs), fsname=NAME, holder=on|off and watchdog=SECONDS (a store's mount outlives its server, and one that hangs), log=LEVEL (off, error, warn, info, debug or trace: to the system's log, in the foreground to standard error;
 warn), metrics=ADDRESS:PORT (counts for Prometheus, by HTTP), track (for `sluice fault`),
-snapshots=PERIOD:N,PERIOD:N... (taken by the clock: frequently, hourly, daily, weekly or monthly; the newest N are kept); for a file system on disk: scrub=daily, weekly or monthly (its data is read and compared with its checksums), memory=N (at most so many bytes of contents in memory; half of the
-machine's), volatile (nothing is flushed: after an unclean end the store must be made anew), key_file=FILE, passphrase_file=FILE (the key of an encrypted store; without them a person at a terminal is asked); for a store in an object store:
+snapshots=PERIOD:N,PERIOD:N... (taken by the clock: frequently, hourly, daily, weekly or monthly; the newest N are kept); for a file system on disk: scrub=daily, weekly or monthly (its data is read and compared with its checksums), memory=N (about so many bytes in memory, but for all names of a directory
+in use, 1.2 KB each; half of the machine's), volatile (nothing is flushed: after an unclean end the store must be made anew), key_file=FILE, passphrase_file=FILE (the key of an encrypted store; without them a person at a terminal is asked); for a store in an object store:
 cache=DIR (a directory of this machine's disk for copies of what was read and written), cache_size=N (bytes of them; 10G), takeover (from any process that has it open);
 for the file system in memory: size=N, with K, M, G, T or % of the machine's memory (at most so many bytes of file data; half of the memory; 0: no limit),
 nr_inodes=N (at most so many files; no limit), mode=OCTAL, uid=N, gid=N (of the root directory; 755 and yours),

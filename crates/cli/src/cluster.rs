@@ -8,7 +8,7 @@ use crate::args::{ClusterAction, Watched};
 use crate::cluster_demo;
 use crate::cluster_place::{listening, place, warn_of_loose_keys};
 use crate::cluster_top::{self, NodeSample};
-use crate::failures::mount_failure;
+use crate::failures::{failure, mount_failure};
 use crate::mount_stat;
 use crate::screens::Screens;
 use crate::storage::Storage;
@@ -113,6 +113,8 @@ impl ClusterMember {
         (waits, ready): (impl Fn(&str), impl FnOnce((u32, u32)) -> Result<()>),
     ) -> Result<(Ended, u64)> {
         let cluster = Cluster::open(&self.place)?;
+        // At once: as a node it would try again and again.
+        refuse_later((store, &storage), &cluster)?;
         let workspaces = WorkspacePlaces::below(store, &storage, &ram, &cluster);
         let (path, of) = (store.to_path_buf(), cluster.clone());
         let config = Config {
@@ -121,7 +123,7 @@ impl ClusterMember {
             identity: cluster.identity(&self.identity)?,
             membership: cluster.membership()?,
             open: Arc::new(move |epoch| {
-                open((&path, &storage), ram.clone(), of.store_epoch(epoch)).map_err(io::Error::other)
+                open((&path, &storage), ram.clone(), (&of, epoch)).map_err(io::Error::other)
             }),
             dir: dir.to_path_buf(),
             options,
@@ -153,16 +155,41 @@ impl ClusterMember {
     }
 }
 
-/// The file system in `store`, which nodes of an earlier epoch lose. A store in a directory has no epochs: it is in the way
+/// Refuses `store` if a cluster that was made later than `cluster` has used it. An object store that does not answer is met, and told, later.
+fn refuse_later((store, storage): (&Path, &Storage), cluster: &Cluster) -> Result<()> {
+    let newest = storage.bucket(store).ok().flatten().and_then(|bucket| bucket.newest_epoch().ok());
+    match newest.is_some_and(|newest| cluster.is_older_than(newest)) {
+        true => Err(failure(store)(of_later())),
+        false => Ok(()),
+    }
+}
+
+/// The error of a store that a cluster has used which was made later.
+fn of_later() -> StoreError {
+    let text = "another cluster, which was made later than this one: mount it with that one, or make this cluster anew \
+                (`sluice cluster init`, at another place), and it takes the store";
+    StoreError::Claimed(text.into())
+}
+
+/// The file system in `store`, as of an `epoch` of `cluster`, which nodes of an earlier epoch lose. A store in a directory has no epochs: it is in the way
 /// of others while a living process has it open.
 pub(crate) fn open(
     (store, storage): (&Path, &Storage),
     options: Options,
-    epoch: u64,
+    (cluster, epoch): (&Cluster, u64),
 ) -> std::result::Result<Arc<Superblock>, StoreError> {
     match storage.bucket(store)? {
         Some(bucket) => {
-            Superblock::open_in(bucket.open(Claim::Epoch(epoch), options.store.clone())?, options)
+            let opened = bucket.open(Claim::Epoch(cluster.store_epoch(epoch)), options.store.clone());
+            let opened = opened.map_err(|error| match error {
+                StoreError::Superseded
+                    if bucket.newest_epoch().is_ok_and(|newest| cluster.is_older_than(newest)) =>
+                {
+                    of_later()
+                }
+                error => error,
+            });
+            Superblock::open_in(opened?, options)
         }
         None => storage.open(store, options, false, &|_| ()),
     }

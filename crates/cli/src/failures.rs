@@ -3,12 +3,26 @@
 use sluice_console::failure::Failure;
 use sluice_fuse::MountError;
 use sluice_store::StoreError;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
+
+/// The cure for a full disk where nothing is mounted.
+pub(crate) const MEANWHILE: &str = "; -o ro mounts it meanwhile";
 
 /// The text of an error of the store at `store` for a person.
 pub(crate) fn failure(store: &Path) -> impl Fn(StoreError) -> Failure {
-    move |error| Failure::Failed(format!("{}: {}", store.display(), told(&error)))
+    move |error| {
+        let text = format!("{}: {}", store.display(), told(&error));
+        match error {
+            // An address, or a variable of the environment, is refused.
+            StoreError::Io(_, error)
+                if error.kind() == ErrorKind::InvalidInput && error.get_ref().is_some() =>
+            {
+                Failure::Usage(text)
+            }
+            _ => Failure::Failed(text),
+        }
+    }
 }
 
 /// The text of an error of a store, with the command that helps.
@@ -24,12 +38,17 @@ pub(crate) fn told(error: &StoreError) -> String {
             " (-o key_file=FILE or passphrase_file=FILE; for commands --key-file or --passphrase-file)"
         }
         StoreError::Lost => " (make it anew: sluice mkfs STORE)",
-        StoreError::Io(_, error) if error.kind() == ErrorKind::StorageFull => {
-            " (make room on the disk that has the store; -o ro mounts it meanwhile)"
+        StoreError::Io(_, error) if lacks_room(error) => {
+            return format!("{error} (make room on the disk that has the store{MEANWHILE})");
         }
         _ => "",
     };
     format!("{error}{help}")
+}
+
+/// Whether a disk has no room, or a quota of the host leaves none.
+pub(crate) fn lacks_room(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 /// The failure to mount or unmount, with the command that helps.
@@ -38,5 +57,9 @@ pub(crate) fn mount_failure(error: MountError) -> Failure {
         MountError::Mounted(dir) | MountError::Dead(dir) => format!(" (sluice umount {})", dir.display()),
         _ => String::new(),
     };
-    Failure::Failed(format!("{error}{help}"))
+    let text = format!("{error}{help}");
+    match error {
+        MountError::Checks(_) | MountError::ForRootAlone(_) => Failure::Usage(text),
+        _ => Failure::Failed(text),
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) enum Footing {
 /// Options, with a value or for any value; where they have an effect; what is said elsewhere.
 type OptionRule = (&'static [&'static str], fn(Footing, &MountOptions) -> bool, &'static str);
 
-const RULES: [OptionRule; 11] = [
+const RULES: [OptionRule; 13] = [
     (
         &["memory", "volatile", "cache", "cache_size", "takeover"],
         |place, _| place != Footing::Memory,
@@ -68,6 +68,16 @@ const RULES: [OptionRule; 11] = [
         &["nr_locks", "nr_owner_locks", "nodeadlock"],
         |place, mount| mount.locks == LockMode::Sluice || matches!(place, Footing::Cluster { .. }),
         "only with locks=sluice; the kernel limits its own locks by nothing",
+    ),
+    (
+        &["lockfile"],
+        |place, mount| mount.locks == LockMode::Sluice || matches!(place, Footing::Cluster { .. }),
+        "the kernel serves the locks: add locks=sluice",
+    ),
+    (
+        &["checks=sluice"],
+        |_, mount| mount.allow_other != Some(true),
+        "others could use names that the kernel knows unchecked: leave out allow_other, or checks=sluice",
     ),
     (
         &[
@@ -141,7 +151,7 @@ mod tests {
     const EFFECTS: &[(&str, &str)] = &[
         ("locks=kernel", "mdo"),
         ("locks=sluice", "mdocC"),
-        ("lockfile=locks", "mdo"),
+        ("lockfile=locks,locks=sluice", "mdo"),
         ("checks=kernel", "mdocC"),
         ("checks=sluice", "mdo"),
         ("allow_other", "mdocC"),
@@ -213,6 +223,10 @@ mod tests {
             let refused = option_list(&[list.to_owned()], Footing::Memory);
             let Err(Failure::Usage(line)) = refused else { panic!("{list}: {refused:?}") };
             assert!(line.starts_with("mount option snapshots=hourly:24: not with ro"), "{line}");
+        }
+        for list in ["lockfile=locks", "checks=sluice,allow_other", "allow_other,checks=sluice"] {
+            let refused = option_list(&[list.to_owned()], Footing::Memory);
+            assert!(matches!(refused, Err(Failure::Usage(_))), "{list}: {refused:?}");
         }
         // With locks of ours they are limited everywhere.
         for place in [Footing::Memory, Footing::Directory, Footing::Objects] {

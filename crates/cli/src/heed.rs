@@ -4,6 +4,7 @@ use crate::bucket;
 use crate::failures::{failure, mount_failure};
 use crate::holder_link::{HolderLink, HolderMessage, PROTOCOL};
 use crate::key_source::refuse_wrong_key;
+use crate::named_store::NamedStore;
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::{HeldMount, HeldServer, MountOptions, control};
 use sluice_store::disk::HostDisk;
@@ -11,7 +12,6 @@ use sluice_store::{Store, StoreError, StoreKey};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{Arc, thread};
 use std::io;
-use std::path::Path;
 
 /// Whether this program can take over the mount of a holder that speaks `protocol`.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn refuse_other(
     held: &HeldMount,
     protocol: &str,
     options: &MountOptions,
-    (store, key): (&Path, Option<&StoreKey>),
+    (store, key): (NamedStore<'_>, Option<&StoreKey>),
 ) -> Result<()> {
     if protocol != PROTOCOL {
         let text = format!(
@@ -30,11 +30,12 @@ pub(crate) fn refuse_other(
         return Err(Failure::Failed(text));
     }
     held.check(options).map_err(mount_failure)?;
-    let known = match bucket::at(store).map_err(failure(store))? {
+    let NamedStore { address, name } = store;
+    let known = match bucket::at(address).map_err(failure(name))? {
         Some(bucket) => bucket::info(&bucket).map(drop),
-        None => HostDisk::unlocked(store).and_then(|disk| Store::info(&disk)).map(drop),
+        None => HostDisk::unlocked(address).and_then(|disk| Store::info(&disk)).map(drop),
     };
-    known.map_err(failure(store))?;
+    known.map_err(failure(name))?;
     refuse_wrong_key(store, key)
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct ServerLife {
     pub(crate) is_over: bool,
     /// It could not go on, and why.
     pub(crate) failure: Option<String>,
+    /// It could not go on because the disk of the store is full.
+    pub(crate) lacks_room: bool,
 }
 
 /// A child of the holder.

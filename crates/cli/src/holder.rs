@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A signal that ends a mount is handed on to the server. A server that cannot begin is tried again, a few times and at longer intervals; then the
-//! holder ends, and with it the mount (`ENOTCONN`).
+//! holder ends, and with it the mount (`ENOTCONN`). While the disk of the store is full the holder goes on trying, as somebody may make room; it
+//! says so once in the log, and to clients that ask ([`Unserved`]).
 //!
 //! A server that is to be replaced by one of another program hands the mount over instead (`holder_upgrade.rs`).
 //!
@@ -21,6 +22,7 @@
 //! # Cost
 //! One thread, which sleeps in poll(2) until the server ends, says something, or a signal comes.
 
+use crate::failures::MEANWHILE;
 use crate::footing::{Footing, HOLDABLE, can_be_held};
 use crate::held_process::HeldProcess;
 use crate::holder_link::{HolderLink, HolderMessage, Succession};
@@ -34,7 +36,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, pipe};
-use sluice_console::failure::{Failure, Result};
+use sluice_console::failure::{Failure, Result, in_words};
+use sluice_fuse::control::Unserved;
 use sluice_fuse::{HeldMount, Restarts, Users, unmount_at};
 use sluice_sync::time::{Duration, Instant};
 use std::io::{self, Read};
@@ -52,6 +55,8 @@ const WAITS: [Duration; 5] = [
     Duration::from_secs(3),
     Duration::from_secs(10),
 ];
+/// How long it waits after one that could not go on for want of room on the disk of the store. It does not give up then.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// So many servers that a signal ended before they served count as one that could not go on: somebody kills them, or memory is short.
 const KILLED: usize = 4;
 /// The first Linux that has what a mount needs to outlive its server.
@@ -153,6 +158,7 @@ impl<'a> MountHolder<'a> {
             killed: Vec::new(),
             watchdog: asked.watchdog.map(Watchdog::new),
             logs: false,
+            waiting: None,
         })
     }
 
@@ -167,11 +173,21 @@ impl<'a> MountHolder<'a> {
             if !is_connected(mount) {
                 return Ok(0);
             }
-            let count = if status.signal().is_some() { 1 } else { KILLED };
+            let count = match status.signal() {
+                _ if server.life.lacks_room => 0,
+                Some(_) => 1,
+                None => KILLED,
+            };
             failures = if server.life.served { 0 } else { failures + count };
-            self.restarts.count += 1;
+            // Attempts on a full disk may be thousands, and replace nobody.
+            self.restarts.count += u64::from(!server.life.lacks_room);
             let why = server.end_in_words(status);
-            let wait = WAITS.get(failures / KILLED).copied();
+            let wait = if server.life.lacks_room {
+                self.wait_for_room(&why);
+                Some(ROOM_WAIT)
+            } else {
+                WAITS.get(failures / KILLED).copied()
+            };
             self.restarts.cause = Some(why.clone());
             match wait {
                 Some(wait) if !self.is_stopping => self.wait_for_stop(wait)?,
@@ -187,6 +203,9 @@ impl<'a> MountHolder<'a> {
                     return Err(Failure::Failed(text));
                 }
             }
+            if !self.mount.as_ref().is_some_and(is_connected) {
+                return Ok(0);
+            }
             if self.is_stopping {
                 // Without a server nobody else does. Programs that use the mount find it dead.
                 let _ = unmount_at(self.asked.dir, Users::LetFinish);
@@ -194,6 +213,22 @@ impl<'a> MountHolder<'a> {
             }
             server = self.start()?;
         }
+    }
+
+    /// Says once, until a server serves again, that the mount waits because the disk is full: `why`.
+    fn wait_for_room(&mut self, why: &str) {
+        if self.waiting.is_some() {
+            return;
+        }
+        self.begin_log();
+        let why = in_words(why).replace(MEANWHILE, "");
+        let line = format!(
+            "{why}; tried again every {} s, until `sluice umount` ends the mount",
+            ROOM_WAIT.as_secs()
+        );
+        log::error!("{}: calls wait: {line}", self.asked.dir.display());
+        // A client that finds nobody to ask is told that there is no server.
+        self.waiting = Some(self.mount.as_ref().and_then(|mount| Unserved::answer(mount, &line).ok()));
     }
 
     /// Starts a server.
@@ -322,12 +357,16 @@ impl<'a> MountHolder<'a> {
             Some(HolderMessage::Hold(mount)) => self.mount = Some(mount),
             Some(HolderMessage::Serves) => {
                 server.life.served = true;
+                if self.waiting.take().is_some() {
+                    log::info!("{}: served again", self.asked.dir.display());
+                }
                 self.leave();
                 self.conclude_upgrade(server);
             }
             Some(HolderMessage::Ends) => server.life.is_over = true,
             Some(HolderMessage::Left) => server.life.left = true,
             Some(HolderMessage::Fails(why)) => server.life.failure = Some(why),
+            Some(HolderMessage::LacksRoom) => server.life.lacks_room = true,
             Some(HolderMessage::Upgrade(program, client)) => self.begin_upgrade(program, client, server),
             Some(HolderMessage::Pushed) => self.note_push(server),
             Some(HolderMessage::Stays(why)) => self.give_upgrade_up(&why),

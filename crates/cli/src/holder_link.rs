@@ -55,6 +55,8 @@ pub(crate) enum HolderMessage {
     Ends,
     /// From a server: it cannot go on, for this reason.
     Fails(String),
+    /// From a server, after it: what it lacks is room on the disk of the store. A holder of an earlier version hears nothing behind it.
+    LacksRoom,
     /// From a holder to the program that is executed in its place.
     Succeed(Box<Succession>),
 }
@@ -129,6 +131,7 @@ impl HolderLink {
             HolderMessage::Left => self.send(b'L', &[], &[]),
             HolderMessage::Ends => self.send(b'e', &[], &[]),
             HolderMessage::Fails(why) => self.send(b'f', &[&cut(why)], &[]),
+            HolderMessage::LacksRoom => self.send(b'n', &[], &[]),
             HolderMessage::Succeed(succession) => {
                 let Succession { mount, restarts, place, server, link, client } = &**succession;
                 let place = framed(place.as_os_str().as_bytes());
@@ -219,6 +222,7 @@ fn understood(kind: u8, rest: &[u8], descriptors: Vec<OwnedFd>) -> Option<Holder
         b'L' => HolderMessage::Left,
         b'e' => HolderMessage::Ends,
         b'f' => HolderMessage::Fails(text(rest)),
+        b'n' => HolderMessage::LacksRoom,
         b'X' => {
             let (server, rest) = rest.split_first_chunk()?;
             let (place, rest) = unframed(rest)?;
@@ -297,6 +301,7 @@ mod tests {
             HolderMessage::Left,
             HolderMessage::Ends,
             HolderMessage::Fails("no disk".into()),
+            HolderMessage::LacksRoom,
             HolderMessage::Succeed(Box::new(succession)),
         ] {
             ours.say(&word).expect("sent");

@@ -3,6 +3,7 @@
 use crate::held_process::HeldProcess;
 use crate::watchdog::Watchdog;
 use log::LevelFilter;
+use sluice_fuse::control::Unserved;
 use sluice_fuse::{HeldMount, Restarts};
 use sluice_sync::time::{Duration, Instant};
 use std::ffi::OsString;
@@ -44,6 +45,8 @@ pub(crate) struct MountHolder<'a> {
     pub(crate) watchdog: Option<Watchdog>,
     /// Messages go to the log.
     pub(crate) logs: bool,
+    /// No server can begin until the disk of the store has room, and questions are answered here; none where nothing can listen.
+    pub(crate) waiting: Option<Option<Unserved>>,
 }
 
 /// How far an upgrade is.

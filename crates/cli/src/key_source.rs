@@ -2,6 +2,7 @@
 
 use crate::bucket::{self, Bucket};
 use crate::failures::failure;
+use crate::named_store::NamedStore;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_store::disk::{Disk, HostDisk};
@@ -82,7 +83,11 @@ fn line_of(file: impl Read) -> std::io::Result<Vec<u8>> {
 
 /// The key for the store at `store`: that of `source`, or, if the store is encrypted, what a person says who is asked for `what`.
 /// None without a terminal.
-pub(crate) fn key_for(store: &Path, source: Option<KeySource>, what: &str) -> Result<Option<StoreKey>> {
+pub(crate) fn key_for<'s>(
+    store: impl Into<NamedStore<'s>>,
+    source: Option<KeySource>,
+    what: &str,
+) -> Result<Option<StoreKey>> {
     if let Some(source) = source {
         return source.key().map(Some);
     }
@@ -90,7 +95,8 @@ pub(crate) fn key_for(store: &Path, source: Option<KeySource>, what: &str) -> Re
     if File::open(TERMINAL).is_err() {
         return Ok(None);
     }
-    if is_encrypted(store) { asked(store, what) } else { Ok(None) }
+    let NamedStore { address, name } = store.into();
+    if is_encrypted(address) { asked(name, what) } else { Ok(None) }
 }
 
 /// Whether the store at `store` is encrypted. False of one that cannot be read: the caller meets the same error when it opens the store.
@@ -186,7 +192,8 @@ pub(crate) fn bucket_unlocked(
 
 /// Refuses a `key` that does not open the store at `store`, which somebody may have open, and none for an encrypted one. Other troubles with
 /// the store are met, and said, when it is opened.
-pub(crate) fn refuse_wrong_key(store: &Path, key: Option<&StoreKey>) -> Result<()> {
+pub(crate) fn refuse_wrong_key<'s>(store: impl Into<NamedStore<'s>>, key: Option<&StoreKey>) -> Result<()> {
+    let NamedStore { address: store, name } = store.into();
     let opens = || match key {
         None if is_encrypted(store) => Err(StoreError::Locked),
         None => Ok(()),
@@ -201,7 +208,7 @@ pub(crate) fn refuse_wrong_key(store: &Path, key: Option<&StoreKey>) -> Result<(
             | StoreError::WrongKey
             | StoreError::NotEncrypted
             | StoreError::BadKey(_)),
-        ) => Err(failure(store)(error)),
+        ) => Err(failure(name)(error)),
         _ => Ok(()),
     }
 }

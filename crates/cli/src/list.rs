@@ -21,7 +21,7 @@ struct MountRow {
     pid: Option<u32>,
     store: Option<String>,
     version: Option<String>,
-    /// `serves`, `read-only`, `ended`, `silent` or `refused`.
+    /// `serves`, `read-only`, `waits`, `ended`, `silent` or `refused`.
     state: &'static str,
     /// More about the state.
     why: Option<String>,
@@ -58,6 +58,7 @@ fn row(mount: &ListedMount) -> MountRow {
             let seen = seen.map_or_else(String::new, |seen| format!(" ({seen})"));
             troubled("silent", &format!("no answer within 2 s{seen}"), place)
         }
+        ServerAnswer::Waits(why) => troubled("waits", why, place),
         ServerAnswer::Refused(why) => troubled("refused", why, place),
         ServerAnswer::Serves(pid, stat) => {
             let known = stat.file_system.as_ref();

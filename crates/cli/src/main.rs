@@ -1,6 +1,7 @@
 //! The `sluice` command: options in, exit status out. The crates below it do the work; `sluice-lab` measures.
 //!
-//! Exit status: 0 done, 1 something failed or was found, 2 bad usage; each time with one line that says what to do.
+//! Exit status: 0 done, 1 something failed or was found, 2 bad usage; each time with one line that says what to do. Bad usage are
+//! arguments, options and variables of the environment that are refused by their words, whatever the state of the machine.
 
 #![forbid(unsafe_code)]
 
@@ -47,10 +48,12 @@ mod list;
 #[cfg(feature = "cluster")]
 mod lock_member;
 mod metrics;
+mod metrics_port;
 mod mount_files;
 mod mount_helper;
 mod mount_locks;
 mod mount_stat;
+mod named_store;
 #[cfg(feature = "cluster")]
 mod network;
 #[cfg(all(test, feature = "s3"))]
@@ -69,6 +72,7 @@ mod run_in_mount;
 mod screens;
 mod scrub;
 mod serve;
+mod serving;
 mod storage;
 mod store;
 mod streams;
@@ -157,8 +161,10 @@ fn perform(command: Command) -> Result<u8> {
         Command::Info { json, key, store } => store::info(&store, json, &key)?,
         Command::Fsck(args) => {
             return store::fsck(&args).or_else(|failure| {
-                complain(&failure.to_string(), store::OPERATIONAL);
-                Ok(store::OPERATIONAL)
+                let is_usage = matches!(failure, Failure::Usage(_));
+                let status = if is_usage { store::USAGE } else { store::OPERATIONAL };
+                complain(&failure.to_string(), status);
+                Ok(status)
             });
         }
         Command::Mount(mount) => return serve::mount(mount),

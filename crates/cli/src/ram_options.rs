@@ -141,7 +141,10 @@ fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
     let default = || (PathBuf::new(), DEFAULT_CACHE);
     match (name, value) {
         ("size", Some(value)) => ram.size_limit = limit(bytes(value)?),
-        ("memory", Some(value)) => ram.memory_limit = limit(bytes(value)?),
+        ("memory", Some(value)) => {
+            let wanted = "give bytes, such as 64M; without it a store takes up to half of the memory";
+            ram.memory_limit = Some(limit(bytes(value)?).ok_or_else(|| refuse(wanted))?);
+        }
         ("nr_inodes", Some(value)) => ram.inode_limit = count(value)?,
         ("nr_locks", Some(value)) => ram.lock_limit = count(value)?,
         ("nr_owner_locks", Some(value)) => ram.owner_lock_limit = count(value)?,

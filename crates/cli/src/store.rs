@@ -160,6 +160,16 @@ pub(crate) fn mounted_on(dir: &Path) -> Option<PathBuf> {
 /// That `store` is a mount of sluicefs, and not a store.
 pub(crate) fn refuse_mount(store: &Path) -> Result<()> {
     let Some(source) = sluice_fuse::source_at(store) else { return Ok(()) };
+    let kind = HostDisk::unlocked(Path::new(&source)).err();
+    if let Some(StoreError::Io(_, error)) = kind
+        && error.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        let (dir, source) = (store.display(), Path::new(&source).display());
+        let text = format!(
+            "{dir}: a mount of the store {source}, which you may not read: ask as the user who mounted it, or as root"
+        );
+        return Err(Failure::Failed(text));
+    }
     let (dir, source) = (store.display(), Path::new(&source).display());
     Err(Failure::Usage(match mounted_on(store) {
         Some(_) if Bucket::is_url(Path::new(&source.to_string())) => {

@@ -86,6 +86,10 @@ fn printed(change: &NameChange, form: &ChangeForm) -> Vec<u8> {
 
 /// Writes a snapshot to standard output, or its changes since the snapshot `since` of the same mount; of these the rest that `resume` says.
 pub(crate) fn send(snapshot: &Path, since: Option<&OsStr>, resume: Option<&str>) -> Result<()> {
+    if let Some(token) = resume.filter(|token| !sluice_trees::is_resume_token(token)) {
+        let text = format!("--resume {token}: no token of `sluice receive`: give the one that it printed");
+        return Err(Failure::Usage(text));
+    }
     let (dir, name) = of_snapshot(snapshot)?;
     let out = &mut bytes_out("sluice send SNAPSHOT > FILE")?;
     let sent = control::send(Path::new(&dir), &name, since, resume, out);

@@ -1,23 +1,16 @@
-//! Watch: the file locks of a mount (`locks`), and what it has counted, once (`stat`), every second (`top`), or for Prometheus (`-o metrics=ADDRESS`).
+//! Watch: the file locks of a mount (`locks`), and what it has counted, once (`stat`) or every second (`top`).
 
 use crate::args::Watched;
 use crate::in_time::in_time;
-use crate::metrics::{self, MountPlace};
+use crate::metrics;
 use crate::screens::{self, Screens};
 use crate::{mount_files, mount_locks, mount_stat};
 use sluice_console::failure::{Context, Failure, Result};
 use sluice_console::output::Output;
 use sluice_fuse::control;
-use sluice_sync::thread;
-use sluice_sync::time::{Duration, Instant};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use sluice_sync::time::Instant;
+use std::io;
 use std::path::Path;
-
-/// How long a client of the metrics may take to ask, and to read.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest head of a request that is read.
-const HEAD_MAX: u64 = 8192;
 
 pub(crate) fn locks(dir: &Path, table: bool, json: bool, hot: bool) -> Result<()> {
     let text = in_time(dir, move |dir| locks_of(dir, hot))?;
@@ -123,73 +116,4 @@ pub(crate) fn no_server(path: &Path) -> Failure {
         _ => "not in a sluicefs mount: `sluice mount` makes one",
     };
     Failure::Failed(format!("{}: {text}", path.display()))
-}
-
-/// The pause between attempts to take the address.
-const BIND_AGAIN: Duration = Duration::from_secs(1);
-/// The pause after a client could not be accepted.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
-
-/// Answers every HTTP request at `address` with the counts of the mount `device`, until the process ends.
-pub(crate) fn serve_metrics(address: SocketAddr, device: (u32, u32), place: MountPlace) -> Result<()> {
-    let listener = TcpListener::bind(address).context(|| format!("mount option metrics={address}"))?;
-    thread::spawn(move || answer_all(&listener, device, &place));
-    Ok(())
-}
-
-/// Serves the counts, as [`serve_metrics`] does, as soon as no other process has the address.
-pub(crate) fn serve_metrics_later(address: SocketAddr, device: (u32, u32), place: MountPlace) {
-    thread::spawn(move || {
-        let mut is_told = false;
-        let listener = loop {
-            match TcpListener::bind(address) {
-                Ok(listener) => break listener,
-                Err(error) if !std::mem::replace(&mut is_told, true) => {
-                    log::warn!("mount option metrics={address}: {error}: tried again until it works");
-                }
-                Err(_) => thread::sleep(BIND_AGAIN),
-            }
-        };
-        answer_all(&listener, device, &place);
-    });
-}
-
-fn answer_all(listener: &TcpListener, device: (u32, u32), place: &MountPlace) {
-    // One after the other: a collector of metrics asks every few seconds.
-    for client in listener.incoming() {
-        match client {
-            // A client that goes away is its own loss.
-            Ok(stream) => drop(answer(stream, device, place)),
-            // Out of descriptors or memory: there may be some again later.
-            Err(_) => thread::sleep(ACCEPT_AGAIN),
-        }
-    }
-}
-
-fn answer(stream: TcpStream, device: (u32, u32), place: &MountPlace) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    // The whole head must be read, or closing would reset the connection before the answer is.
-    let mut head = BufReader::new((&stream).take(HEAD_MAX));
-    let mut line = String::new();
-    let end = Instant::now() + PATIENCE;
-    while head.read_line(&mut line)? > 0 && !line.trim_end().is_empty() {
-        line.clear();
-        // Lines that come slowly do not keep the next client waiting.
-        let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
-        stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
-    }
-    let stat = control::stat_of_device(device)?.and_then(|json| mount_stat::parse(&json).ok());
-    let (status, body) = match stat {
-        Some(stat) => ("200 OK", metrics::prometheus(&stat, place)),
-        None => ("503 Service Unavailable", String::new()),
-    };
-    let kind = "text/plain; version=0.0.4";
-    let length = body.len();
-    (&stream).write_all(
-        format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-        )
-        .as_bytes(),
-    )
 }

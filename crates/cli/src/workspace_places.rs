@@ -84,10 +84,11 @@ impl WorkspaceStores for WorkspacePlaces {
     }
 
     fn open(&self, number: u32, epoch: u64) -> io::Result<Arc<Superblock>> {
-        let (place, epoch) = (PathBuf::from(self.address(number)), self.cluster.store_epoch(epoch));
+        let place = PathBuf::from(self.address(number));
         // Each has statistics of its own.
         let storage = Storage::with(self.storage.options.clone());
-        cluster::open((&place, &storage), self.options.clone(), epoch).map_err(io::Error::other)
+        cluster::open((&place, &storage), self.options.clone(), (&self.cluster, epoch))
+            .map_err(io::Error::other)
     }
 
     fn make(&self, root: [u32; 3]) -> io::Result<u32> {

@@ -42,9 +42,9 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("mkfs st", 1, "there is a sluicefs store here already"),
         ("mkfs s3:/bucket", 2, "write s3://bucket; for a directory, ./s3:/bucket"),
         ("mkfs S3://bucket/x", 2, "write s3://bucket/x"),
-        ("mkfs s3://", 1, "it names no bucket"),
-        ("mkfs s3://b", 1, "is no name of a bucket"),
-        ("mkfs http://x", 1, "it is of an unknown kind"),
+        ("mkfs s3://", 2, "it names no bucket"),
+        ("mkfs s3://b", 2, "is no name of a bucket"),
+        ("mkfs http://x", 2, "it is of an unknown kind"),
         ("info \"$(printf 'a\\nb')\"", 1, "a\\nb: this is no sluicefs store"),
         ("mkfs \"$(printf 'file:///x\\377')\"", 2, "an address is text in UTF-8"),
         ("mkfs \"$(printf 's3:/b\\377')\"", 2, "write s3://b"),
@@ -57,12 +57,19 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
             2,
             "for an etcd write http://127.0.0.1:2379/w; for a directory, ./127.",
         ),
-        ("mkfs file://rel", 1, "the directory must begin with /"),
+        ("mkfs file://rel", 2, "the directory must begin with /"),
         ("info s3:/bucket", 2, "write s3://bucket"),
         ("info FILE:///x", 2, "write file:///x"),
         ("info file", 1, "this is no sluicefs store"),
         ("info nowhere", 1, "this is no sluicefs store"),
-        ("fsck file:/x", 8, "write file:///x"),
+        ("fsck file:/x", 16, "write file:///x"),
+        ("fsck s3://", 16, "it names no bucket"),
+        ("info http://x", 2, "it is of an unknown kind"),
+        ("key list s3://b", 2, "is no name of a bucket"),
+        ("mount s3:// m", 2, "it names no bucket"),
+        ("mount file://rel m", 2, "the directory must begin with /"),
+        ("run s3:// -- true", 2, "it names no bucket"),
+        ("send --resume xyz m", 2, "--resume xyz: no token of `sluice receive`"),
         ("fsck file", 8, "this is no sluicefs store"),
         ("fsck", 16, "STORE"),
         ("fsck --repair file:///tmp", 8, "no sluicefs store"),
@@ -78,6 +85,7 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("mount -o max_write=1 m", 2, "mount option max_write="),
         ("mount -o fsname= m", 2, "mount option fsname: give a name"),
         ("mount -o mode=9 m", 2, "give octal digits, such as 755 or 1777"),
+        ("mount -o memory=0 st m", 2, "give bytes, such as 64M; without it a store takes up to half"),
         ("mount -o uid=me m", 2, "give the number of a user"),
         ("mount -o gid=us m", 2, "give the number of a group"),
         ("mount -o uid=5 st m", 2, "only in memory"),
@@ -85,7 +93,8 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("mount -o volatile file:///usr m", 2, "only with a store in a directory"),
         ("mount -o nr_locks=5 m", 2, "only with locks=sluice"),
         ("mount -o metrics=1.2.3.4:5 m", 1, "mount option metrics=1.2.3.4:5"),
-        ("mount -o lockfile=a m", 1, "add locks=sluice"),
+        ("mount -o lockfile=a m", 2, "add locks=sluice"),
+        ("mount -o checks=sluice,allow_other m", 2, "leave out allow_other, or checks=sluice"),
         ("mount --cluster dir:full m", 2, "--cluster needs a STORE before DIR"),
         ("mount --cluster x st m", 2, "give dir:SHARED"),
         ("mount --cluster dir:full st m", 1, "no cluster: make one with `sluice cluster init`"),
@@ -114,6 +123,7 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         ("cluster init dir:", 2, "give dir:SHARED"),
         ("cluster init ftp://x/y", 2, "give a directory that all nodes share"),
         ("cluster init file", 1, "file: "),
+        ("cluster init --ttl 1 http://127.0.0.1:1/x", 2, "four seconds or more"),
         ("cluster init --ttl 0 new", 2, "give half a second or more"),
         ("cluster init --ttl 99999999999999999999 new", 2, "below a day"),
         ("cluster init 'http://127.0.0.1:1/na me'", 2, "the name of a cluster is of letters, digits"),
@@ -132,8 +142,24 @@ fn a_mistake_is_answered_with_one_line_that_says_what_to_do() {
         assert!(line.contains(hint), "{arguments}: {line}");
         assert!(!line.contains("os error") && !line.contains("panicked"), "{arguments}: {line}");
     }
-    let line = run(&stage, "AWS_REGION='a b' $S mkfs s3://bucket/x").complaint(1);
-    assert!(line.contains(" has a space, a line's end or another character"), "{line}");
+    for (variable, hint) in [
+        ("AWS_REGION='a b'", " has a space, a line's end or another character"),
+        ("AWS_ENDPOINT_URL=here", "AWS_ENDPOINT_URL is `here`, which is no URL: give it as http://HOST:PORT"),
+        ("AWS_ENDPOINT_URL=http://u:p@h", "AWS_ENDPOINT_URL has a user or a password"),
+        ("AWS_ACCESS_KEY_ID=a", "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not"),
+        (
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST=perhaps",
+            "a variable AWS_... has a value that cannot be used: see `env | grep AWS_`",
+        ),
+        ("ETCDCTL_CACERT=/no/file", "/no/file: "),
+    ] {
+        let etcd = variable.starts_with("ETCD");
+        let words = if etcd { "cluster status https://127.0.0.1:1/x" } else { "mkfs s3://bucket/x" };
+        let line = run(&stage, &format!("env -u AWS_SECRET_ACCESS_KEY {variable} $S {words}")).complaint(2);
+        assert!(line.contains(hint) && !line.contains("Generic"), "{variable}: {line}");
+    }
+    let line = run(&stage, "env -u ETCDCTL_CACERT $S cluster status https://127.0.0.1:1/x").complaint(2);
+    assert!(line.contains("ETCDCTL_CACERT=FILE in the environment says it"), "{line}");
     let mut names = stage.names();
     names.sort();
     assert_eq!(names, ["broken", "file", "full", "m", "st"], "nothing was made");
@@ -215,7 +241,7 @@ fn a_mount_point_is_no_store_and_gets_no_second_mount() {
     let served = Served(dir.clone());
     for (how, said) in [("st", "a mount of the store "), ("", "a mount of sluicefs, which is no store")] {
         run(&stage, &format!("$S mount {how} m")).well();
-        for (command, status) in [("fsck m", 8), ("mkfs m", 2), ("mount m full", 2)] {
+        for (command, status) in [("fsck m", 16), ("mkfs m", 2), ("mount m full", 2)] {
             let line = run(&stage, &format!("$S {command}")).complaint(status);
             assert!(line.contains(said), "{command}: {line}");
         }

@@ -21,6 +21,8 @@ use std::path::Path;
 
 const FILE: &str = "cluster.json";
 const CERTIFICATE: &str = "ca.pem";
+/// Bits of a store's epoch below the time at which the cluster was made.
+const EPOCHS: u32 = 32;
 
 /// A cluster, as its nodes find it.
 #[derive(Clone, Debug)]
@@ -144,8 +146,12 @@ impl Cluster {
     /// with some room after each for programs that open the store by themselves, when no node has it.
     pub fn store_epoch(&self, epoch: u64) -> u64 {
         const ROOM: u32 = 8;
-        const EPOCHS: u32 = 32;
         (self.saved.made << EPOCHS) + (epoch << ROOM)
+    }
+
+    /// Whether a store whose newest epoch is `newest` was used by a cluster that was made after this one. No epoch of this cluster is greater.
+    pub fn is_older_than(&self, newest: u64) -> bool {
+        newest >> EPOCHS > self.saved.made
     }
 
     /// The identity of a node in `keys`; or a new one, if there is the key of the authority.

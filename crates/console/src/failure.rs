@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sluice_vfs::Errno;
 use std::fmt;
+use std::io::ErrorKind;
 
 /// An error of the lab. Its text is one line and names the remedy where that is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +73,12 @@ impl From<Errno> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
-        Failure::Failed(if sluice_fuse::is_dead(&error) { DEAD_MOUNT.into() } else { error.to_string() })
+        match error.kind() {
+            _ if sluice_fuse::is_dead(&error) => Failure::Failed(DEAD_MOUNT.into()),
+            // In the words of this project: arguments and variables are refused so. The system's own errors have no such words.
+            ErrorKind::InvalidInput if error.get_ref().is_some() => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
     }
 }
 
@@ -95,6 +101,14 @@ mod tests {
     fn context_stands_in_front_of_the_reason() {
         let failed: Result<()> = Err(Errno::ENOSPC).context(|| "creat-unlink on dir:/x");
         assert_eq!(failed.unwrap_err().to_string(), "creat-unlink on dir:/x: no space left (ENOSPC)");
+    }
+
+    #[test]
+    fn an_argument_that_a_library_of_ours_refuses_is_bad_usage() {
+        let refused = std::io::Error::new(ErrorKind::InvalidInput, "give four seconds or more");
+        assert_eq!(Failure::from(refused), Failure::Usage("give four seconds or more".into()));
+        let of_system = Failure::from(std::io::Error::from_raw_os_error(22));
+        assert!(matches!(of_system, Failure::Failed(_)), "{of_system:?}");
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Mounted {
 
 /// The message of the serving process once its mount answers.
 pub const READY: &str = "ready";
+/// The exit status of a program that refuses its arguments.
+const USAGE: i32 = 2;
 
 impl Mounted {
     /// Mounts a fresh RAM file system, with the further `options` of `sluice mount`, in a private directory.
@@ -125,14 +127,14 @@ pub fn await_ready(child: &mut Child) -> Result<()> {
     }
     let words = last_words(child).unwrap_or_else(|| "the mount's server ended early".into());
     // Its standard error was read to the end: it has ended, or is about to.
-    Err(Failure::Failed(match child.wait()?.signal() {
-        Some(signal) => {
-            format!(
-                "signal {signal} ended the mount's server ({words}): look at the store with `sluice fsck`"
-            )
-        }
-        None => words,
-    }))
+    let status = child.wait()?;
+    Err(match (status.signal(), status.code()) {
+        (Some(signal), _) => Failure::Failed(format!(
+            "signal {signal} ended the mount's server ({words}): look at the store with `sluice fsck`"
+        )),
+        (None, Some(USAGE)) => Failure::Usage(words),
+        (None, _) => Failure::Failed(words),
+    })
 }
 
 /// The last line that an ended `sluice` has written to its standard error, without the program's name.
@@ -158,6 +160,8 @@ mod tests {
     fn a_server_that_fails_is_quoted() {
         let failure = failure_of("echo 'sluice: no /dev/fuse' >&2; exit 1");
         assert_eq!(failure, Failure::Failed("no /dev/fuse".into()));
+        let refused = failure_of("echo 'sluice: mount option x: give y' >&2; exit 2");
+        assert_eq!(refused, Failure::Usage("mount option x: give y".into()));
     }
 
     #[test]

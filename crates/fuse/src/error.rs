@@ -37,6 +37,12 @@ pub enum MountError {
     Denied(PathBuf),
     /// Files of the mount are in use.
     Busy(PathBuf),
+    /// Another mount stands in it: where.
+    HoldsMount(PathBuf, PathBuf),
+    /// A mount of the user with this number: only that user and root unmount it.
+    OfAnotherUser(PathBuf, u32),
+    /// An option that only root may give.
+    ForRootAlone(&'static str),
     /// The mount cannot become read-only, because files are open for writing.
     OpenForWriting(PathBuf),
     /// Another file system is mounted on top.
@@ -115,6 +121,15 @@ impl fmt::Display for MountError {
             MountError::Busy(dir) => {
                 write!(f, "{} is in use: leave it and close its files, or unmount lazily", dir.display())
             }
+            MountError::HoldsMount(dir, below) => {
+                write!(f, "{}: another mount stands in it, on {}: unmount that first", dir.display(), below.display())
+            }
+            MountError::OfAnotherUser(dir, user) => {
+                write!(f, "{} is a mount of user {user}: unmount it as that user or as root", dir.display())
+            }
+            MountError::ForRootAlone(option) => {
+                write!(f, "mount option {option}: only root may give it: leave it out, or mount as root")
+            }
             MountError::OpenForWriting(dir) => {
                 write!(f, "files of {} are open for writing: close them before it becomes read-only", dir.display())
             }
@@ -182,6 +197,15 @@ mod tests {
                 ": run as root or as the directory's owner (container: --cap-add SYS_ADMIN)",
             ),
             (MountError::Busy(dir()), " is in use: leave it and close its files, or unmount lazily"),
+            (
+                MountError::HoldsMount(dir(), "/m/below".into()),
+                "/m: another mount stands in it, on /m/below: unmount that first",
+            ),
+            (
+                MountError::OfAnotherUser(dir(), 7),
+                "/m is a mount of user 7: unmount it as that user or as root",
+            ),
+            (MountError::ForRootAlone("suid"), "mount option suid: only root may give it: leave it out"),
             (
                 MountError::OpenForWriting(dir()),
                 " are open for writing: close them before it becomes read-only",

@@ -110,9 +110,15 @@ pub enum Users {
 /// A dead mount is unmounted in any case, and says so if it was in use: its users can finish nothing there.
 ///
 /// # Errors
-/// [`MountError::NotMounted`], [`MountError::Busy`], or as the operating system says.
+/// [`MountError::NotMounted`], [`MountError::OfAnotherUser`], [`MountError::Busy`], [`MountError::HoldsMount`], or as the operating system says.
 pub fn unmount_at(dir: &Path, users: Users) -> Result<Ended, MountError> {
     let (dir, device) = place_of(dir)?;
+    let own = rustix::process::getuid().as_raw();
+    if own != 0
+        && let Some(user) = user_of(device).filter(|user| *user != own)
+    {
+        return Err(MountError::OfAnotherUser(dir, user));
+    }
     if users == Users::Fail {
         abort(&dir, device)?;
     }
@@ -140,6 +146,19 @@ pub(crate) fn place_of(dir: &Path) -> Result<(PathBuf, (u32, u32)), MountError> 
         Some(entry) if entry.is_sluicefs() => Ok((dir, entry.device)),
         _ => Err(MountError::NotMounted(dir)),
     }
+}
+
+/// The user who made the mount `device`, if the table of mounts says so.
+fn user_of(device: (u32, u32)) -> Option<u32> {
+    mountinfo::read().ok()?.iter().find(|entry| entry.device == device)?.user
+}
+
+/// A mount that stands in the one on `dir`, the uppermost.
+fn below(dir: &Path) -> Option<PathBuf> {
+    let mounts = mountinfo::read().ok()?;
+    let stands_in =
+        |entry: &mountinfo::MountEntry| entry.mountpoint != dir && entry.mountpoint.starts_with(dir);
+    mounts.into_iter().rev().find(stands_in).map(|entry| entry.mountpoint)
 }
 
 /// The source of our mount on `dir`, as named by its server with `fsname`.
@@ -201,7 +220,12 @@ pub(crate) fn unmount(dir: &Path, device: (u32, u32), lazy: bool) -> Result<(), 
     let mounts = mountinfo::read().map_err(|error| MountError::System("read the table of mounts", error))?;
     let mut here = mounts.iter().rev().filter(|entry| entry.mountpoint == dir);
     match here.next() {
-        Some(entry) if entry.device == device => detach(dir, lazy),
+        Some(entry) if entry.device == device => {
+            detach(dir, lazy).map_err(|error| match (error, below(dir)) {
+                (MountError::Busy(dir), Some(below)) => MountError::HoldsMount(dir, below),
+                (error, _) => error,
+            })
+        }
         Some(_) if here.any(|entry| entry.device == device) => Err(MountError::Covered(dir.into())),
         // Somebody else unmounted it.
         _ => Ok(()),
@@ -246,7 +270,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether permissions may be checked as `options` say.
+/// Whether this process may give these `options`: permissions are checked, and set-ID bits and devices used, as they say.
 pub fn check_checks(options: &MountOptions) -> Result<(), MountError> {
     match options.checks {
         CheckMode::Sluice if options.admits_others(false) => Err(MountError::Checks(
@@ -255,6 +279,9 @@ pub fn check_checks(options: &MountOptions) -> Result<(), MountError> {
         CheckMode::Sluice if !is_root() => Err(MountError::Checks(
             "the kernel would not check who may search a directory: mount as root, or leave it out",
         )),
+        // The helper program would leave them out.
+        _ if options.nosuid == Some(false) && !is_root() => Err(MountError::ForRootAlone("suid")),
+        _ if options.nodev == Some(false) && !is_root() => Err(MountError::ForRootAlone("dev")),
         _ => Ok(()),
     }
 }
@@ -299,8 +326,6 @@ fn mount_with_helper(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Moun
         (options.strictatime, ",strictatime"),
         (options.synchronous, ",sync"),
         (options.noexec, ",noexec"),
-        (!options.nosuid.unwrap_or(true), ",suid"),
-        (!options.nodev.unwrap_or(true), ",dev"),
     ];
     switches.iter().filter(|(on, _)| *on).for_each(|(_, name)| list.push(name));
 

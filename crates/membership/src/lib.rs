@@ -21,6 +21,7 @@ mod registry;
 mod strangers;
 mod tls;
 mod view;
+mod words;
 
 pub use clock::now;
 pub use etcd::{Etcd, EtcdAccess};

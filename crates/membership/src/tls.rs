@@ -4,6 +4,7 @@
 //! without early data: so what was recorded of one connection says nothing on another.
 
 use crate::lock_class::{TLS, WRITING};
+use crate::words::of_tls;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -144,16 +145,21 @@ impl Identity {
             .map_err(io::Error::other)?
             .with_client_cert_verifier(verifier.build().map_err(io::Error::other)?)
             .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())
-            .map_err(io::Error::other)?;
+            .map_err(|error| io::Error::other(of_tls(&error)))?;
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
         let client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(io::Error::other)?
             .with_webpki_verifier(verifier.build().map_err(io::Error::other)?)
             .with_client_auth_cert(vec![self.certificate.clone()], self.key.clone_key())
-            .map_err(io::Error::other)?;
+            .map_err(|error| io::Error::other(of_tls(&error)))?;
         Ok((Arc::new(server), Arc::new(client)))
     }
+}
+
+/// The error of a connection whose other side is wrong.
+fn of_other_side(error: &rustls::Error) -> io::Error {
+    io::Error::other(format!("the node at the other end: {}", of_tls(error)))
 }
 
 /// Writes a key that its owner alone may read.
@@ -275,7 +281,7 @@ impl Secure {
             if let Err(error) = connection.process_new_packets() {
                 // The alert tells the other side why.
                 let _ = connection.write_tls(&mut &tcp);
-                return Err(io::Error::other(error));
+                return Err(of_other_side(&error));
             }
         }
         while connection.wants_write() {
@@ -310,7 +316,8 @@ impl Secure {
             let mut channel = self.channel.lock();
             while !rest.is_empty() {
                 channel.connection.read_tls(&mut rest)?;
-                let state = channel.connection.process_new_packets().map_err(io::Error::other)?;
+                let state =
+                    channel.connection.process_new_packets().map_err(|error| of_other_side(&error))?;
                 let moved = channel.decrypted(&mut bytes[filled..])?;
                 filled += moved;
                 if !rest.is_empty() {
@@ -460,6 +467,10 @@ mod tests {
             sluice_sync::thread::spawn(move || Secure::call(TcpStream::connect(address)?, client).map(drop));
         let accepted = Secure::accept(listener.accept().expect("called").0, server);
         let called = calling.join().expect("no panic");
+        let told = |error: &io::Error| error.to_string().starts_with("the node at the other end: it");
+        let has_words =
+            [&accepted.as_ref().err(), &called.as_ref().err()].iter().any(|error| error.is_some_and(told));
+        assert!(accepted.is_ok() && called.is_ok() || has_words, "{accepted:?} {called:?}");
         accepted.is_ok() && called.is_ok()
     }
 

@@ -29,4 +29,4 @@ mod stream;
 pub use archive::{export_tar, import_tar};
 pub use changes::{ChangeKind, NameChange, changes};
 pub use host::{Transfer, export, import};
-pub use stream::{receive, send};
+pub use stream::{is_resume_token, receive, send};

@@ -182,6 +182,14 @@ fn a_person_is_asked_for_a_passphrase_and_no_terminal_shows_it() {
     assert!(status == Some(8) && said.contains("the key is wrong"), "{status:?} {said}");
     let (status, said) = typed("fsck t", &[(one, "secret\u{3}")]);
     assert!(status == Some(8) && said.contains("interrupted"), "{status:?} {said}");
+    if can_mount(test) {
+        // A mount in the background opens the store by a descriptor, and names it all the same.
+        let asks = format!("Passphrase of {}: ", scratch.0.join("t").display());
+        // The holder of the mount leaves the terminal a moment after the command has ended.
+        let (status, said) = typed("mount t m && sleep 2", &[(&asks, "secret\n")]);
+        assert_eq!(status, Some(0), "{said}");
+        sh(&scratch.0, "sluice umount m").well();
+    }
     std::fs::remove_dir_all(scratch.0.join("t")).expect("it is there");
     let (status, said) = typed("mkfs --encrypt t", &[(new, "secret\n"), (again, "secrets\n")]);
     assert!(status == Some(1) && said.contains("these are two passphrases"), "{status:?} {said}");

@@ -104,6 +104,30 @@ fn a_key_that_became_a_pipe_keeps_no_program_waiting_and_is_read_when_it_is_back
 }
 
 #[test]
+fn an_upgrade_to_a_server_without_the_right_key_names_the_store_as_a_person_did() {
+    if !can_hold("an_upgrade_to_a_server_without_the_right_key_names_the_store_as_a_person_did") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (store, dir, key) = (scratch.0.join("store"), scratch.dir("mnt"), scratch.0.join("key"));
+    let write_key = |byte| {
+        fs::write(&key, [byte; 32]).expect("room");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    };
+    write_key(7);
+    let words =
+        ["mkfs".as_ref(), "--encrypt".as_ref(), "--key-file".as_ref(), key.as_os_str(), store.as_os_str()];
+    sluice(words).well();
+    mount(&store.to_string_lossy(), &format!("holder=on,key_file={}", key.display()), &dir);
+    write_key(8);
+    let line = sluice(["upgrade".as_ref(), dir.as_os_str()]).complaint(1);
+    assert!(line.contains(&format!("{}: the key is wrong", store.display())), "{line}");
+    assert!(!line.contains("/proc/"), "{line}");
+    write_key(7);
+    umount(&dir);
+}
+
+#[test]
 fn an_address_of_metrics_that_is_taken_meanwhile_ends_no_mount() {
     if !can_hold("an_address_of_metrics_that_is_taken_meanwhile_ends_no_mount") {
         return;

@@ -1,10 +1,16 @@
 //! The command line with mounts: mount, umount, run, locks, bench on a mount, the tour.
 
 use crate::harness::{Ran, SLUICE, Scratch, can_mount, is_mounted, sluice, umount};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
+
+/// A user who is not root.
+const OTHER: u32 = 65_534;
 
 #[test]
 fn mount_returns_when_it_works_and_says_nothing() {
@@ -43,6 +49,61 @@ fn a_busy_mount_stays_until_it_is_unmounted_lazily() {
     sluice(["umount", "--lazy", text]).well();
     assert!(!is_mounted(&dir));
     drop(open);
+}
+
+#[test]
+fn a_mount_in_a_mount_is_named_where_it_keeps_the_other_from_being_unmounted() {
+    if !can_mount("a_mount_in_a_mount_is_named_where_it_keeps_the_other_from_being_unmounted") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.dir("m");
+    let below = dir.join("below");
+    sluice(["mount".as_ref(), dir.as_os_str()]).well();
+    std::fs::create_dir(&below).unwrap();
+    sluice(["mount".as_ref(), below.as_os_str()]).well();
+    let line = sluice(["umount".as_ref(), dir.as_os_str()]).complaint(1);
+    let told = format!(": another mount stands in it, on {}: unmount that first", below.display());
+    assert!(line.contains(&told), "{line}");
+    umount(&below);
+    umount(&dir);
+}
+
+#[test]
+fn what_another_user_may_not_do_with_a_mount_is_said_in_our_own_words() {
+    let test = "what_another_user_may_not_do_with_a_mount_is_said_in_our_own_words";
+    if !can_mount(test) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (store, dir, theirs) = (scratch.0.join("store"), scratch.dir("m"), scratch.dir("theirs"));
+    std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(OTHER), Some(OTHER)).unwrap();
+    sluice(["mkfs".as_ref(), store.as_os_str()]).well();
+    sluice(["mount".as_ref(), store.as_os_str(), dir.as_os_str()]).well();
+    let as_other = |words: &[&OsStr]| {
+        let mut command = Command::new(SLUICE);
+        command.args(words).uid(OTHER).gid(OTHER).stdin(Stdio::null());
+        Ran::from(command.output().expect("sluice starts"))
+    };
+    let line = as_other(&["umount".as_ref(), dir.as_os_str()]).complaint(1);
+    assert!(line.contains("is a mount of user 0: unmount it as that user or as root"), "{line}");
+    let line = as_other(&["umount".as_ref(), "--force".as_ref(), dir.as_os_str()]).complaint(1);
+    assert!(line.contains("is a mount of user 0: unmount it as that user or as root"), "{line}");
+    let line = as_other(&["info".as_ref(), dir.as_os_str()]).complaint(1);
+    let told = format!("a mount of the store {}, which you may not read: ask as", store.display());
+    assert!(line.contains(&told), "{line}");
+    for option in ["suid", "dev"] {
+        let options = format!("exec,{option}");
+        let words = ["mount".as_ref(), "-o".as_ref(), options.as_ref(), theirs.as_os_str()];
+        let line = as_other(&words).complaint(2);
+        assert!(
+            line.contains(&format!("mount option {option}: only root may give it: leave it out")),
+            "{line}"
+        );
+    }
+    assert!(is_mounted(&dir) && !is_mounted(&theirs));
+    umount(&dir);
 }
 
 #[test]

@@ -36,6 +36,7 @@ mod socket_file;
 pub(crate) mod stat;
 mod streams;
 mod transfer;
+mod unserved;
 mod upgrade;
 
 pub use crate::mount_stat::{
@@ -55,6 +56,7 @@ pub use scrub::scrub;
 pub(crate) use server::Server;
 pub use silent::silent_server;
 pub use streams::{changes, export, receive, send};
+pub use unserved::Unserved;
 pub use upgrade::upgrade;
 
 pub use crate::workspace::{MAKES_WORKSPACES, junction as junction_to, with_root as workspace_with_root};

@@ -1,6 +1,7 @@
 //! Mounts: every sluicefs that this process sees, and what its server says of itself.
 
 use super::client::{server_of_device, stat_of_device};
+use super::unserved;
 use crate::mount_stat::MountStat;
 use crate::mountinfo;
 use sluice_sync::thread::{self, JoinHandle};
@@ -32,6 +33,8 @@ pub enum ServerAnswer {
     Nobody,
     /// The server did not answer in time.
     Silent,
+    /// The mount has no server for a while, and calls there wait, for this reason: see [`Unserved`](super::Unserved).
+    Waits(String),
     /// The server is another user's, or said something else than statistics: as a line.
     Refused(String),
 }
@@ -81,6 +84,12 @@ fn ask(device: (u32, u32)) -> ServerAnswer {
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             ServerAnswer::Silent
         }
-        Err(error) => ServerAnswer::Refused(error.to_string()),
+        Err(error) => {
+            let line = error.to_string();
+            match unserved::why(&line) {
+                Some(why) => ServerAnswer::Waits(why.to_owned()),
+                None => ServerAnswer::Refused(line),
+            }
+        }
     }
 }

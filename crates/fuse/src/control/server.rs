@@ -112,6 +112,24 @@ impl Server {
             Err(error) if file.is_none() => return Err(error),
             Err(error) => log::warn!("no abstract name, only a socket file: {error}"),
         }
+        Self::begin(device, listeners, file, (is_there, with))
+    }
+
+    /// As [`start_with`](Self::start_with), on the socket file alone.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn on_file(device: (u32, u32), is_there: IsThere, with: Respond) -> io::Result<Server> {
+        let (listener, file) = SocketFile::bind(device)?;
+        Self::begin(device, vec![listener], Some(file), (is_there, with))
+    }
+
+    fn begin(
+        device: (u32, u32),
+        listeners: Vec<UnixListener>,
+        file: Option<SocketFile>,
+        (is_there, with): (IsThere, Respond),
+    ) -> io::Result<Server> {
         let serving = Mutex::with_class(&SERVING, Serving::default());
         let shared = Arc::new(ControlShared { device, listeners, serving });
         let inner = shared.clone();

@@ -48,6 +48,11 @@ impl HeldMount {
     pub fn name_key(&self) -> Option<u64> {
         serde_json::from_slice(&self.state).ok().map(|state: MountState| state.name_key)
     }
+
+    /// The device number of the mount; none as of [`name_key`](Self::name_key).
+    pub(crate) fn device_number(&self) -> Option<(u32, u32)> {
+        serde_json::from_slice(&self.state).ok().map(|state: MountState| state.device)
+    }
 }
 
 /// The facts that a server needs to resume a mount.

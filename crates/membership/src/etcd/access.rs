@@ -71,7 +71,7 @@ impl EtcdAccess {
             config = config.root_certs(RootCerts::from(certificates(path)?));
         }
         if let Some((certificate, key)) = &self.certificate {
-            let key = PrivateKey::from_pem(&read(key)?).map_err(|error| of(key, &error))?;
+            let key = PrivateKey::from_pem(&read(key)?).map_err(|_| of(key, &"there is no key in it"))?;
             config = config.client_cert(Some(ClientCert::new_with_certs(&certificates(certificate)?, key)));
         }
         Ok(config.build())
@@ -118,5 +118,8 @@ mod tests {
         let access = EtcdAccess { ca: Some("/dev/null".into()), ..access };
         let why = access.tls().expect_err("it is empty").to_string();
         assert_eq!(why, "/dev/null: there is no certificate in it");
+        let certificate = Some(("/dev/null".into(), "/dev/null".into()));
+        let access = EtcdAccess { ca: None, certificate, ..access };
+        assert_eq!(access.tls().expect_err("it is empty").to_string(), "/dev/null: there is no key in it");
     }
 }

@@ -5,6 +5,7 @@
 
 use super::access::EtcdAccess;
 use crate::lock_class::REGISTRY;
+use crate::words::{of_http, of_io};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
@@ -81,7 +82,7 @@ impl Gateway {
                 .as_reader()
                 .take(ANSWER_MAX)
                 .read_to_end(&mut text)
-                .map_err(|error| io::Error::other(format!("etcd does not answer: {error}")))?;
+                .map_err(|error| io::Error::other(format!("etcd does not answer: {}", of_io(&error))))?;
             serde_json::from_slice(&text).map_err(unlike_etcd)
         };
         let attempts = if method == TRANSACTION { 1 } else { self.endpoints.len() };
@@ -109,7 +110,8 @@ impl Gateway {
         let mut body = self.post(method, arguments, time)?;
         let mut lines = BufReader::new(body.as_reader());
         let mut line = Vec::new();
-        while (&mut lines).take(ANSWER_MAX).read_until(b'\n', &mut line)? > 0 {
+        let told = |error: io::Error| io::Error::new(error.kind(), of_io(&error));
+        while (&mut lines).take(ANSWER_MAX).read_until(b'\n', &mut line).map_err(told)? > 0 {
             if !visit(&serde_json::from_slice(&line).map_err(unlike_etcd)?) {
                 break;
             }
@@ -127,7 +129,8 @@ impl Gateway {
                 let asked = json!({"name": name, "password": password});
                 let mut text = Vec::new();
                 let mut body = self.post_with("", "auth/authenticate", &asked, self.patience)??;
-                body.as_reader().take(ANSWER_MAX).read_to_end(&mut text)?;
+                let read = body.as_reader().take(ANSWER_MAX).read_to_end(&mut text);
+                read.map_err(|error| io::Error::new(error.kind(), of_io(&error)))?;
                 let answer: Value = serde_json::from_slice(&text).map_err(unlike_etcd)?;
                 let token = answer["token"].as_str().unwrap_or_default().to_owned();
                 *self.token.lock() = token.clone();
@@ -180,8 +183,7 @@ impl Gateway {
                             | ureq::Error::HostNotFound
                             | ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve)
                     ) && !is_refused(&error);
-                    let said = error.to_string();
-                    let said = said.trim_start_matches("io: ");
+                    let said = of_http(&error);
                     let error = io::Error::other(format!("etcd at {endpoint} does not answer: {said}"));
                     if was_sent {
                         return Err(error);

@@ -39,4 +39,5 @@ mod resume;
 mod send;
 
 pub use receive::receive;
+pub use resume::is_resume_token;
 pub use send::send;

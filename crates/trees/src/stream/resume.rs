@@ -45,6 +45,11 @@ impl ResumePoint {
     }
 }
 
+/// Whether `token` may say where a stream goes on: [`receive`](super::receive) makes such.
+pub fn is_resume_token(token: &str) -> bool {
+    ResumePoint::of_token(token).is_some()
+}
+
 impl fmt::Display for ResumePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -63,6 +63,7 @@ mod growth;
 mod hidden;
 mod kept;
 mod keys;
+mod large;
 mod listed;
 mod load;
 mod lost;

@@ -44,7 +44,7 @@ use crate::{Inode, InodeRef, MemoryUse};
 use sluice_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_sync::percpu::Budget;
 use sluice_sync::{Arc, CachePadded, Mutex, rcu, refcache};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
 /// Directories are listed in so many parts, so that threads that make or remove some seldom meet.
@@ -92,6 +92,8 @@ pub(super) struct NameSet {
     /// Directories whose names left and came back. *Protected by its mutex.*
     returns: Mutex<Returns>,
     hand: Mutex<Hand>,
+    /// Large directories of which was told: see `large.rs`. *Protected by its mutex.*
+    pub(super) told_of_large: Mutex<BTreeSet<u64>>,
 }
 
 /// Directories whose names left memory and were loaded again soon.
@@ -175,6 +177,7 @@ impl NameSet {
             departures: AtomicU64::new(0),
             returns: Mutex::with_class(&DURABLE_PENDING, Returns::default()),
             hand: Mutex::with_class(&DURABLE_LEAVING, Hand::default()),
+            told_of_large: Mutex::with_class(&DURABLE_PENDING, BTreeSet::new()),
         }
     }
 
@@ -316,6 +319,11 @@ impl NameSet {
     pub(super) fn with_names(&self, ino: u64) -> Option<InodeRef> {
         let found = self.part(ino).lock().get(&ino).cloned()?;
         Some(InodeRef::clone(&found))
+    }
+
+    /// All directories with names in memory.
+    pub(super) fn with_names_here(&self) -> Vec<Arc<InodeRef>> {
+        self.directories.iter().flat_map(|part| part.lock().values().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// `inodes` stand apart: names that lead to them may not be in memory.
@@ -463,6 +471,7 @@ impl Durable {
         names.is_over.store(is_over, Ordering::Relaxed);
         drop(hand);
         if is_over {
+            self.warn_of_large();
             shared.notify_memory_is_short(&names.some_apart());
         }
     }

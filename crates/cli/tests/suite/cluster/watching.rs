@@ -1,6 +1,6 @@
 //! Counts and states that nodes of a cluster show, and how one of two on a machine is unmounted.
 
-use super::{Cluster, SLUICE, eventually, sluice};
+use super::{Cluster, Mounted, OsStr, Path, SLUICE, eventually, sluice};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sluice_console::failure::Failure;
@@ -224,4 +224,32 @@ fn top_shows_each_node_of_a_cluster_until_it_is_told_to_stop() {
     roles.sort_unstable();
     assert_eq!(roles, [Some("guest"), Some("owner")], "{line}");
     cluster.finish(&[]);
+}
+
+#[test]
+fn a_store_that_a_later_cluster_has_used_is_refused_at_once_and_goes_on_there() {
+    let test = "a_store_that_a_later_cluster_has_used_is_refused_at_once_and_goes_on_there";
+    let Some(earlier) = Cluster::over(true, test, 0) else { return };
+    let later = earlier.scratch.0.join("later");
+    // Clusters are ordered by the second in which they were made.
+    std::thread::sleep(Duration::from_millis(1_100));
+    sluice(["cluster", "init", "--ttl", "10", later.to_str().expect("a path of ours")]).well();
+    let place = format!("dir:{}", later.display());
+    let by_later = || {
+        let options: [&OsStr; 2] = ["--cluster".as_ref(), place.as_ref()];
+        Mounted::start_on(Path::new(SLUICE), Some(&earlier.store()), &options).expect("mounting works here")
+    };
+    // The later one takes over from the earlier one, which has used the store before.
+    let node = earlier.join();
+    fs::write(node.path().join("f"), "kept").expect("room");
+    node.unmount().expect("all is durable");
+    let node = by_later();
+    assert_eq!(fs::read_to_string(node.path().join("f")).expect("it was durable"), "kept");
+    node.unmount().expect("all is durable");
+    let refused = earlier.try_join_with(&[]).err().expect("the store is another cluster's").to_string();
+    assert!(
+        refused.contains("in use by another cluster, which was made later than this one: mount it with"),
+        "{refused}"
+    );
+    by_later().unmount().expect("all is durable");
 }
