@@ -1,13 +1,41 @@
 //! Checkpoint: how what the log holds comes into the tree, and the log becomes free.
 
-use crate::StoreError;
+use crate::cil::Data;
 use crate::engine::CompactionLimits;
 use crate::log::Position;
 use crate::mutant::Mutant;
 use crate::record::Batch;
 use crate::recovery::Behind;
 use crate::store::{Core, Done};
+use crate::{Store, StoreError};
 use sluice_sync::atomic::Ordering;
+
+impl Store {
+    /// Brings the tree up to what is durable, and frees the log.
+    ///
+    /// # Errors
+    /// Errors of [`sync`](Self::sync).
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.core.checkpoint()
+    }
+
+    /// Makes everything durable, and brings the tree up to it, with data in segments that stood in records only to
+    /// be durable sooner: see [`Added::writes_out`](crate::Added::writes_out).
+    ///
+    /// # Errors
+    /// Errors of [`sync`](Self::sync).
+    pub fn write_out(&self) -> Result<(), StoreError> {
+        self.core.write_out()
+    }
+
+    /// Writes and flushes data that stand in records ahead of [`write_out`](Self::write_out), which does so by itself.
+    ///
+    /// # Errors
+    /// The disk's, after which the store has failed.
+    pub fn write_ahead(&self) -> Result<(), StoreError> {
+        self.core.write_ahead()
+    }
+}
 
 impl Core {
     /// Makes everything durable, with data in segments that stood in records, and brings the tree up to it.
@@ -22,6 +50,13 @@ impl Core {
         let Some(source) = self.source.get().filter(|_| self.log.is_some()) else { return Ok(()) };
         source.write_ahead(&self.data());
         self.segments.flush().inspect_err(|error| self.fail(error))
+    }
+
+    /// Access to the segments and the tree for the source.
+    pub(crate) fn data(&self) -> Data<'_> {
+        // Acquire(applied): the tree; pairs with Release(applied) in apply().
+        let applied_cut = self.applied_cut.load(Ordering::Acquire);
+        Data { segments: &self.segments, engine: &*self.engine, applied_cut }
     }
 
     /// Repeats [`write_out`](Self::write_out) as long as the source asks for another push and a push wrote something:

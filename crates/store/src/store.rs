@@ -19,7 +19,7 @@
 //! - I4: a push that cannot write what it took has failed the store before another push looks what waits.
 
 use crate::StoreError;
-use crate::cil::{Added, Cil, Cut, Data, Source, Transaction};
+use crate::cil::{Added, Cil, Cut, Source, Transaction};
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::group::Callers;
@@ -270,31 +270,6 @@ impl Store {
         first.map_or_else(|| closed.clone().map_err(|why| why.error()), Err)
     }
 
-    /// Brings the tree up to what is durable, and frees the log.
-    ///
-    /// # Errors
-    /// Errors of [`sync`](Self::sync).
-    pub fn checkpoint(&self) -> Result<(), StoreError> {
-        self.core.checkpoint()
-    }
-
-    /// Makes everything durable, and brings the tree up to it, with data in segments that stood in records only to
-    /// be durable sooner: see [`Added::writes_out`](crate::Added::writes_out).
-    ///
-    /// # Errors
-    /// Errors of [`sync`](Self::sync).
-    pub fn write_out(&self) -> Result<(), StoreError> {
-        self.core.write_out()
-    }
-
-    /// Writes and flushes data that stand in records ahead of [`write_out`](Self::write_out), which does so by itself.
-    ///
-    /// # Errors
-    /// The disk's, after which the store has failed.
-    pub fn write_ahead(&self) -> Result<(), StoreError> {
-        self.core.write_ahead()
-    }
-
     /// The value of `key` in the tree: without what no checkpoint has brought there yet.
     ///
     /// # Errors
@@ -512,13 +487,6 @@ impl Core {
         }
         self.changed.notify_all();
         Ok(Taken::ToWrite { log, formed, room, cut })
-    }
-
-    /// Access to the segments and the tree for the source.
-    pub(crate) fn data(&self) -> Data<'_> {
-        // Acquire(applied): the tree; pairs with Release(applied) in apply().
-        let applied_cut = self.applied_cut.load(Ordering::Acquire);
-        Data { segments: &self.segments, engine: &*self.engine, applied_cut }
     }
 
     /// Waits until `span` bytes of the log are free, and a batch may take so many bytes of `memory`. Called by the thread that forms
