@@ -23,6 +23,7 @@
 //! One thread, which sleeps in poll(2) until the server ends, says something, or a signal comes.
 
 use crate::failures::MEANWHILE;
+use crate::announce;
 use crate::footing::{Footing, HOLDABLE, can_be_held};
 use crate::held_process::HeldProcess;
 use crate::holder_link::{HolderLink, HolderMessage, Succession};
@@ -380,12 +381,14 @@ impl<'a> MountHolder<'a> {
         }
     }
 
-    /// As a daemon does, once the mount is there.
+    /// Leaves the terminal as a daemon does, once the mount is there, and tells the process that waits for that.
     fn leave(&mut self) {
         if self.asked.detach && !std::mem::replace(&mut self.has_left, true) {
             // A failure here leaves a terminal or a directory in use, and no mount in danger.
             let _ = rustix::process::setsid();
             let _ = std::env::set_current_dir("/");
+            // Not before: a terminal that closes then must end no mount. Its reader may have gone.
+            let _ = announce();
             let _ = leave_the_pipes();
         }
     }

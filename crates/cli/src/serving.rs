@@ -365,7 +365,7 @@ fn conclude(ended: Ended, dir: &Path, device: u64, detach: bool) -> Result<()> {
     Err(Failure::Failed(text))
 }
 
-/// The mount answers: says so to a process that waits for it.
+/// The mount answers: says so to a process that waits for it. A holder says it itself, once it has left the terminal.
 fn ready(way: &ServingWay) -> Result<()> {
     let &ServingWay { attached, detach, .. } = way;
     if detach {
@@ -374,7 +374,7 @@ fn ready(way: &ServingWay) -> Result<()> {
     }
     // Steps that can fail come before the announcement of success.
     let null = detach.then(nowhere).transpose()?;
-    if attached || detach {
+    if (attached || detach) && way.link.is_none() {
         announce()?;
     }
     if let Some(null) = null {

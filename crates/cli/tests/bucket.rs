@@ -368,12 +368,12 @@ fn a_cache_on_disk_answers_for_the_object_store_and_both_are_counted() {
 }
 
 /// The one-line error of `sluice info` for a store in S3, with these settings beside usual ones.
-fn complaint_with(settings: &[(&str, &str)], url: &str) -> String {
-    complaint_without("AWS_NOTHING", settings, url)
+fn complaint_with(status: i32, settings: &[(&str, &str)], url: &str) -> String {
+    complaint_without("AWS_NOTHING", status, settings, url)
 }
 
 /// The error of [`complaint_with`], without one of the usual settings.
-fn complaint_without(missing: &str, settings: &[(&str, &str)], url: &str) -> String {
+fn complaint_without(missing: &str, status: i32, settings: &[(&str, &str)], url: &str) -> String {
     let mut command = Command::new(harness::SLUICE);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
@@ -382,7 +382,7 @@ fn complaint_without(missing: &str, settings: &[(&str, &str)], url: &str) -> Str
     command.env_remove(missing).envs(settings.iter().copied());
     let ran = command.args(["info", url]).output().expect("it starts");
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-    assert!(ran.status.code() == Some(1) && said.trim_end().lines().count() == 1, "{said}");
+    assert!(ran.status.code() == Some(status) && said.trim_end().lines().count() == 1, "{said}");
     for raw in ["panicked", "Generic", "max_retries", "HTTP error", "<?xml"] {
         assert!(!said.contains(raw), "{said}");
     }
@@ -391,22 +391,23 @@ fn complaint_without(missing: &str, settings: &[(&str, &str)], url: &str) -> Str
 
 #[test]
 fn settings_of_s3_that_cannot_work_are_told_in_one_line_with_a_cure() {
-    let endpoint = |at: &str| complaint_with(&[("AWS_ENDPOINT_URL", at)], "s3://bucket/x");
+    let endpoint = |status, at| complaint_with(status, &[("AWS_ENDPOINT_URL", at)], "s3://bucket/x");
     for none in ["127.0.0.1:9", "http://", "", "ftp://host", "http://a b", "http://h\n"] {
-        let said = endpoint(none);
+        let said = endpoint(2, none);
         assert!(said.contains("AWS_ENDPOINT_URL is `") && said.contains("http://HOST:PORT"), "{said}");
     }
-    let said = endpoint("http://user:hidden@127.0.0.1:9");
+    let said = endpoint(2, "http://user:hidden@127.0.0.1:9");
     assert!(said.contains("has a user or a password") && !said.contains("hidden"), "{said}");
     for missing in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
-        let said = complaint_without(missing, &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")], "s3://bucket/x");
+        let settings = [("AWS_ENDPOINT_URL", "http://127.0.0.1:9")];
+        let said = complaint_without(missing, 2, &settings, "s3://bucket/x");
         assert!(said.contains(&format!("is set and {missing} is not: set both, or neither")), "{said}");
     }
-    let said = endpoint("http://127.0.0.1:9");
+    let said = endpoint(1, "http://127.0.0.1:9");
     assert!(said.contains("the server http://127.0.0.1:9 cannot be reached (is it there?"), "{said}");
     for name in ["AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"] {
-        let said =
-            complaint_with(&[(name, "a\nb"), ("AWS_ENDPOINT_URL", "http://127.0.0.1:9")], "s3://bucket/x");
+        let settings = [(name, "a\nb"), ("AWS_ENDPOINT_URL", "http://127.0.0.1:9")];
+        let said = complaint_with(2, &settings, "s3://bucket/x");
         assert!(said.contains(&format!("{name} has a space")), "{said}");
     }
 }
@@ -420,7 +421,7 @@ fn what_a_server_of_s3_refuses_is_told_by_its_code_with_a_cure() {
         let mut all = s3.environment.clone();
         all.extend_from_slice(settings);
         all.push(("AWS_ENDPOINT_URL", &s3.url));
-        complaint_with(&all, url)
+        complaint_with(1, &all, url)
     };
     let told = |said: &str, code: &str, cure: &str| {
         assert!(said.contains(&format!("{} says {code} (", s3.url)) && said.contains(cure), "{said}");
@@ -440,10 +441,10 @@ fn what_a_server_of_s3_refuses_is_told_by_its_code_with_a_cure() {
 #[test]
 fn an_address_that_is_none_is_refused_in_one_line() {
     for url in ["ftp://host/path", "file://relative", "s3://"] {
-        let said = sluice(["info", url]).complaint(1);
+        let said = sluice(["info", url]).complaint(2);
         assert!(said.contains("file:///DIRECTORY or s3://BUCKET/PATH"), "{said}");
     }
-    let said = sluice(["info", "s3://my bucket/x"]).complaint(1);
+    let said = sluice(["info", "s3://my bucket/x"]).complaint(2);
     assert!(said.contains("`my bucket` is no name of a bucket"), "{said}");
     for (url, right) in
         [("s3:/bucket/x", "s3://bucket/x"), ("S3:bucket", "s3://bucket"), ("file:/tmp/x", "file:///tmp/x")]

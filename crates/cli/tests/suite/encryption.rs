@@ -185,8 +185,7 @@ fn a_person_is_asked_for_a_passphrase_and_no_terminal_shows_it() {
     if can_mount(test) {
         // A mount in the background opens the store by a descriptor, and names it all the same.
         let asks = format!("Passphrase of {}: ", scratch.0.join("t").display());
-        // The holder of the mount leaves the terminal a moment after the command has ended.
-        let (status, said) = typed("mount t m && sleep 2", &[(&asks, "secret\n")]);
+        let (status, said) = typed("mount t m", &[(&asks, "secret\n")]);
         assert_eq!(status, Some(0), "{said}");
         sh(&scratch.0, "sluice umount m").well();
     }
