@@ -228,13 +228,13 @@ fn what_is_wrong_with_a_cluster_at_an_etcd_is_said_in_a_line() {
     complains(1, "does not answer", &["mount", &store, dir, "--cluster", NOBODY]);
     complains(2, "dir:SHARED", &["mount", &store, dir, "--cluster", "ftp://a"]);
     complains(2, "letters", &["cluster", "status", "http://127.0.0.1:1/a b"]);
-    complains(1, "ETCDCTL_CACERT", &["cluster", "status", "https://127.0.0.1:1/test"]);
+    complains(2, "ETCDCTL_CACERT", &["cluster", "status", "https://127.0.0.1:1/test"]);
     complains(2, "--listen", &["mount", &store, dir, "--cluster", NOBODY, "--listen", "0.0.0.0:0"]);
     let Some((_etcd, place)) = etcd(test, 1) else { return };
     let other = format!("{place}-2");
     complains(1, "sluice cluster init", &["mount", &store, dir, "--cluster", &place]);
     complains(1, "sluice cluster init", &["cluster", "status", &place]);
-    complains(1, "four seconds", &["cluster", "init", "--ttl", "2", "--authority", keys, &place]);
+    complains(2, "four seconds", &["cluster", "init", "--ttl", "2", "--authority", keys, &place]);
     sluice(["cluster", "init", "--authority", keys, &place]).well();
     complains(1, "give another name", &["cluster", "init", "--authority", others, &place]);
     complains(1, "keys of a cluster already", &["cluster", "init", "--authority", keys, &other]);
