@@ -272,7 +272,7 @@ impl CommandHolder {
     /// Kills the command and what it has started.
     fn kill(&self) {
         let own = getpid();
-        kill_all(|pid, parents| pid != own && is_below(pid, own, Some(self.member), parents));
+        kill_all(|pid, parents| Some(pid != own && is_below(pid, own, Some(self.member), parents)));
     }
 
     /// The next event; `None` at the time `due`.

@@ -4,13 +4,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sluice_sync::thread;
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, Instant};
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::OwnedFd;
 
 /// How often is looked whether those that were killed have ended.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// How long processes are looked at of which it is not known whether they are meant.
+const UNKNOWN_MAX: Duration = Duration::from_secs(2);
 
 /// The variable that names the members for whose locks a process runs: of the innermost `sluice lock`, and of those around it.
 pub(crate) const MEMBERS_VARIABLE: &str = "SLUICE_LOCK_MEMBERS";
@@ -28,14 +31,37 @@ pub(crate) fn stat_fields(pid: Pid) -> Option<String> {
     stat.rsplit_once(')').map(|(_, fields)| fields.to_owned())
 }
 
-/// Whether the process was started by a command that runs for the lock of the member with this mark, or is that command.
-pub(crate) fn is_marked(pid: Pid, mark: &str) -> bool {
-    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+/// Whether the process was started by a command that runs for the lock of the member with this mark, or is that command. None while it
+/// executes a program: it has no environment then.
+pub(crate) fn is_marked(pid: Pid, mark: &str) -> Option<bool> {
+    let Ok(environment) = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())) else {
+        // It has ended, or is another user's.
+        return Some(false);
+    };
+    if environment.is_empty() && stat_fields(pid).is_some_and(|fields| is_executing(&fields)) {
+        return None;
+    }
     let of_members = |entry: &[u8]| {
         let entry = str::from_utf8(entry).ok()?;
         Some(entry.strip_prefix(MEMBERS_VARIABLE)?.strip_prefix('=')?.split(' ').any(|other| other == mark))
     };
-    environment.split(|byte| *byte == 0).any(|entry| of_members(entry) == Some(true))
+    Some(environment.split(|byte| *byte == 0).any(|entry| of_members(entry) == Some(true)))
+}
+
+/// Whether a process with these [fields](stat_fields) is about to execute a program: not a thread of the kernel, not over, and without an
+/// environment, not even an empty one.
+fn is_executing(fields: &str) -> bool {
+    const STATE: usize = 0;
+    const FLAGS: usize = 6;
+    const ENVIRONMENT_END: usize = 48;
+    /// A thread of the kernel.
+    const PF_KTHREAD: u64 = 0x0020_0000;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+    let is_over = matches!(fields.get(STATE), None | Some(&"Z" | &"X"));
+    !is_over
+        && number(FLAGS).is_some_and(|flags| flags & PF_KTHREAD == 0)
+        && number(ENVIRONMENT_END) == Some(0)
 }
 
 /// Whether `pid` is `root` or below it, and not `spared` or below that.
@@ -53,8 +79,10 @@ pub(crate) fn is_below(pid: Pid, root: Pid, spared: Option<Pid>, parents: &HashM
 }
 
 /// Kills the processes that are meant, which is said by their parents, until none runs that this user may kill. They are stopped first: no
-/// shell goes on with its script because the child that it waited for is dead.
-pub(crate) fn kill_all(is_meant: impl Fn(Pid, &HashMap<Pid, Pid>) -> bool) {
+/// shell goes on with its script because the child that it waited for is dead. A process for which `is_meant` says nothing is asked about again, for
+/// [`UNKNOWN_MAX`] at most.
+pub(crate) fn kill_all(is_meant: impl Fn(Pid, &HashMap<Pid, Pid>) -> Option<bool>) {
+    let end = Instant::now() + UNKNOWN_MAX;
     // Processes of earlier rounds, too: the death of a parent makes another process the parent of its children, while they still die.
     let mut killed: Vec<OwnedFd> = Vec::new();
     loop {
@@ -64,14 +92,25 @@ pub(crate) fn kill_all(is_meant: impl Fn(Pid, &HashMap<Pid, Pid>) -> bool) {
             // The number may have become another process's.
             (parent_of(pid) == parents.get(&pid).copied()).then_some(handle)
         };
-        let meant: Vec<_> = parents.keys().copied().filter(|&pid| is_meant(pid, &parents)).collect();
-        let mut handles: Vec<_> = meant.iter().filter_map(|&pid| open(pid)).collect();
+        let mut handles = Vec::new();
+        let mut are_all_known = true;
+        for &pid in parents.keys() {
+            match is_meant(pid, &parents) {
+                Some(true) => match open(pid) {
+                    Some(handle) => handles.push(handle),
+                    // It has ended, or has another parent since.
+                    None => are_all_known = false,
+                },
+                Some(false) => {}
+                None => are_all_known = false,
+            }
+        }
         for signal in [Signal::STOP, Signal::KILL] {
             handles.retain(|handle| pidfd_send_signal(handle, signal) != Err(Errno::PERM));
         }
         killed.append(&mut handles);
         killed.retain(|handle| !is_over(handle));
-        if killed.is_empty() {
+        if killed.is_empty() && (are_all_known || Instant::now() >= end) {
             return;
         }
         thread::sleep(LOOK);
@@ -104,6 +143,26 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
+    /// `/proc/PID/environ` is empty while a process executes a program, and its parent may just have died.
+    #[test]
+    fn a_marked_process_ends_though_it_executes_one_program_after_the_other() {
+        let script = "exec sh -c \"$0\" \"$0\"";
+        for round in 0..20 {
+            let mark = format!("{}.{round}", std::process::id());
+            let mut shell = Command::new("sh");
+            let mut marked = shell.args(["-c", script, script]).env(MEMBERS_VARIABLE, &mark).spawn().unwrap();
+            kill_all(|pid, _| is_marked(pid, &mark));
+            assert!(marked.try_wait().unwrap().is_some(), "round {round}");
+        }
+        let fields = |state: &str, flags: &str, end: &str| {
+            let mut fields = vec!["7"; 50];
+            (fields[0], fields[6], fields[48]) = (state, flags, end);
+            is_executing(&fields.join(" "))
+        };
+        assert!(fields("R", "4194304", "0") && !fields("R", "4194304", "140000000"));
+        assert!(!fields("S", "2097152", "0") && !fields("Z", "4194304", "0") && !is_executing(""));
+    }
+
     #[test]
     fn a_process_ends_with_all_below_it_and_no_other_does() {
         let start = |script| Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
@@ -118,7 +177,7 @@ mod tests {
             .filter(|(_, parent)| *parent == pid(meant.id()))
             .map(|(pid, _)| pid)
             .collect();
-        kill_all(|one, parents| is_below(one, pid(meant.id()), None, parents));
+        kill_all(|one, parents| Some(is_below(one, pid(meant.id()), None, parents)));
         assert!(!meant.wait().unwrap().success());
         assert!(children.into_iter().all(|child| parent_of(child).is_none()));
         assert!(other.try_wait().unwrap().is_none());

@@ -22,8 +22,8 @@
 //! # Cost
 //! One thread, which sleeps in poll(2) until the server ends, says something, or a signal comes.
 
-use crate::failures::MEANWHILE;
 use crate::announce;
+use crate::failures::MEANWHILE;
 use crate::footing::{Footing, HOLDABLE, can_be_held};
 use crate::held_process::HeldProcess;
 use crate::holder_link::{HolderLink, HolderMessage, Succession};

@@ -213,7 +213,7 @@ fn keep(dlm: &Dlm, held: &Held, token: Token, ttl: Duration, words: &Receiver<Ho
                     let is_its = |(root, handle): &(Pid, OwnedFd)| {
                         is_below(pid, *root, None, parents) && pidfd_send_signal(handle, Signal::STOP).is_ok()
                     };
-                    is_marked(pid, &own) || command.as_ref().is_some_and(is_its)
+                    if command.as_ref().is_some_and(is_its) { Some(true) } else { is_marked(pid, &own) }
                 });
                 return Ok(());
             }
