@@ -45,7 +45,7 @@ impl ResumePoint {
     }
 }
 
-/// Whether `token` may say where a stream goes on: [`receive`](super::receive) makes such.
+/// Whether `token` may say where a stream goes on: [`receive`](super::receive()) makes such.
 pub fn is_resume_token(token: &str) -> bool {
     ResumePoint::of_token(token).is_some()
 }

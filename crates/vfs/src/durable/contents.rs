@@ -20,8 +20,8 @@ use crate::data::{CHUNK_PAGES, PAGE, PageSet};
 use crate::lock_class::DURABLE_PENDING;
 use crate::{Inode, InodeRef};
 use sluice_store::{Added, Data, Extent};
-use sluice_sync::Mutex;
 use sluice_sync::atomic::Ordering;
+use sluice_sync::{Arc, Mutex};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -66,7 +66,8 @@ pub(super) struct HeavySet {
 
 /// A file, and which of its chunks are heavy, or have been.
 struct HeavyFile {
-    inode: InodeRef,
+    /// Shared with the thread that writes ahead: an `InodeRef` is not to be counted with the set locked.
+    inode: Arc<InodeRef>,
     chunks: BTreeSet<u64>,
 }
 
@@ -86,7 +87,7 @@ impl HeavySet {
         if kept.pages_in_record(chunk) > PATCHED_MAX {
             debug_assert!(inode.has_name(), "the set would hold it");
             // Counted, if it is new, and dropped, with the set unlocked: that may free dead inodes.
-            let mut own = (!kept.is_heavy).then(|| inode.clone());
+            let mut own = (!kept.is_heavy).then(|| Arc::new(inode.clone()));
             kept.is_heavy = true;
             match self.files.lock().entry(inode.ino()) {
                 Entry::Occupied(file) => _ = file.into_mut().chunks.insert(chunk),
@@ -100,7 +101,7 @@ impl HeavySet {
     }
 
     /// The heavy chunks, as many as one push writes out.
-    fn first(&self) -> Vec<(InodeRef, u64)> {
+    fn first(&self) -> Vec<(Arc<InodeRef>, u64)> {
         let files = self.files.lock();
         let chunks =
             files.values().flat_map(|file| file.chunks.iter().map(|chunk| (file.inode.clone(), *chunk)));
