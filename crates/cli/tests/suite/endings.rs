@@ -77,8 +77,20 @@ fn umount_does_not_wait_for_a_server_whose_mount_is_in_another_namespace_too() {
     std::fs::write(stored.dir.join("f"), "written\n").expect("room");
     // As a container that was started meanwhile.
     let read = format!("read line && cat {}/f && exec sleep 600", stored.dir.display());
+    // The mounts of other tests stay out.
+    let others = format!(
+        "grep -F ' - fuse.sluice ' /proc/self/mountinfo | cut -d ' ' -f 5 | grep -vxF {} | xargs -r -n 1 umount -l",
+        stored.dir.display()
+    );
     let mut container = Command::new("unshare");
-    container.args(["-m", "--propagation", "private", "sh", "-c", &format!("echo ready && {read}")]);
+    container.args([
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        &format!("{others}; echo ready && {read}"),
+    ]);
     let container = container.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare starts");
     let mut container = Sleeper(container);
     let mut lines = BufReader::new(container.0.stdout.take().expect("a pipe")).lines();

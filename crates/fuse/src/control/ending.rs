@@ -11,7 +11,7 @@ use crate::mount::{device_of, is_mounted_here};
 use crate::mountinfo::{self, is_seen_by_others};
 use sluice_sync::Mutex;
 use sluice_sync::atomic::{AtomicBool, Ordering};
-use sluice_sync::time::Duration;
+use sluice_sync::time::{Duration, Instant};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -21,6 +21,9 @@ const LINE_MAX: u64 = 4096;
 
 /// How often a client looks whether a server that has not ended does something.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// A mount that is in another mount namespace for so long goes on there: a command that had the namespace for a moment has ended.
+const ELSEWHERE_MIN: Duration = Duration::from_secs(15);
 
 /// Clients that wait for the end of this process. *protected by its mutex*
 static WAITING: Mutex<Vec<UnixStream>> = Mutex::with_class(&ENDING, Vec::new());
@@ -97,6 +100,7 @@ impl ServerEnd {
     /// namespace.
     pub fn wait(self, patience: Duration) -> ServerOutcome {
         let mut line = Vec::new();
+        let began = Instant::now();
         let mut wait = ProcessWait::for_peer(&self.stream, patience);
         // No time at all would be no limit.
         let look = LOOK.min(patience).max(Duration::from_millis(1));
@@ -111,7 +115,10 @@ impl ServerEnd {
                 }
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                     // When a mount has ended, the next one gets its device number.
-                    if is_seen_by_others(self.device) && serves(self.device, stream.get_ref()) {
+                    if began.elapsed() >= ELSEWHERE_MIN
+                        && is_seen_by_others(self.device)
+                        && serves(self.device, stream.get_ref())
+                    {
                         return ServerOutcome::GoesOn;
                     }
                 }
