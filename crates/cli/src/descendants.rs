@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 /// How often is looked whether those that were killed have ended.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How long processes are looked at of which it is not known whether they are meant.
+/// The time for which a process is asked about again while the answer is unknown.
 const UNKNOWN_MAX: Duration = Duration::from_secs(2);
 
 /// The variable that names the members for whose locks a process runs: of the innermost `sluice lock`, and of those around it.

@@ -171,7 +171,7 @@ impl<'a> MountHolder<'a> {
             let Some(mount) = self.mount.as_ref().filter(|_| !server.life.is_over) else {
                 return end_like(status);
             };
-            if !is_connected(mount) {
+            if !mount.is_connected() {
                 return Ok(0);
             }
             let count = match status.signal() {
@@ -204,7 +204,7 @@ impl<'a> MountHolder<'a> {
                     return Err(Failure::Failed(text));
                 }
             }
-            if !self.mount.as_ref().is_some_and(is_connected) {
+            if !self.mount.as_ref().is_some_and(HeldMount::is_connected) {
                 return Ok(0);
             }
             if self.is_stopping {
@@ -418,15 +418,6 @@ fn told_of(signals: &[i32]) -> Result<UnixStream> {
 /// Reads all that there is.
 fn drain(mut stream: &UnixStream) {
     while stream.read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
-}
-
-/// Whether the kernel still has the mount.
-fn is_connected(mount: &HeldMount) -> bool {
-    let device = mount.device.as_fd();
-    let mut device = [PollFd::new(&device, PollFlags::empty())];
-    // Without a wait it cannot fail.
-    let _ = poll(&mut device, Some(&Timespec::default()));
-    !device[0].revents().contains(PollFlags::ERR)
 }
 
 /// Whether the kernel has a request that nobody has read.

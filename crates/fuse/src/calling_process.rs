@@ -1,5 +1,6 @@
 //! CallingProcess: the process that has a thread, as `/proc` tells.
 
+use crate::proc_stat::{fields, stat_of};
 use std::fs;
 
 /// Ticks of the clock in `/proc` in a second.
@@ -23,9 +24,7 @@ impl CallingProcess {
         }
         let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
         let id = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // Behind the name, which may have anything in it.
-        let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(STARTED)?.parse().ok()?;
+        let started = fields(&stat_of(id)?)?.nth(STARTED)?.parse().ok()?;
         Some(CallingProcess { id, started })
     }
 

@@ -48,8 +48,10 @@ impl Core {
     /// Writes and flushes data that the next push that writes out is to name.
     pub(crate) fn write_ahead(&self) -> Result<(), StoreError> {
         let Some(source) = self.source.get().filter(|_| self.log.is_some()) else { return Ok(()) };
-        source.write_ahead(&self.data());
-        self.segments.flush().inspect_err(|error| self.fail(error))
+        if source.write_ahead(&self.data()) {
+            self.segments.flush().inspect_err(|error| self.fail(error))?;
+        }
+        Ok(())
     }
 
     /// Access to the segments and the tree for the source.

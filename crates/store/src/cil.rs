@@ -68,8 +68,10 @@ pub trait Source: Send + Sync {
     fn collect(&self, to: &mut Added);
 
     /// Writes data that stand in records ahead of the next push that [writes out](Added::writes_out), which is shorter then:
-    /// transactions and other pushes go on meanwhile. The caller flushes the data.
-    fn write_ahead(&self, _data: &Data<'_>) {}
+    /// transactions and other pushes go on meanwhile. Returns whether there is something for the caller to flush.
+    fn write_ahead(&self, _data: &Data<'_>) -> bool {
+        false
+    }
 
     /// Writes data that the last [`collect`](Self::collect) copied, and adds the records that name them. Transactions go on
     /// meanwhile; the next `collect` waits.

@@ -5,8 +5,8 @@ use super::capabilities::{check_capabilities, refusal};
 use super::errors::given;
 use super::messages::*;
 use super::volumes::{
-    SnapshotRecord, VolumeOrigin, VolumeRecord, VolumeShelf, Volumes, capacity_of, id_of, page,
-    usual_capacity,
+    CAPACITY, SnapshotRecord, VolumeOrigin, VolumeRecord, VolumeShelf, Volumes, capacity_of, id_of, page,
+    signed,
 };
 use sluice_sync::time::realtime;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ impl Plugin {
         let origin = request.volume_content_source.as_ref().and_then(origin_of);
         if let Some(record) = volumes.record::<VolumeRecord>(VolumeShelf::Volumes, &id)? {
             let CapacityRange { required_bytes, limit_bytes } = request.capacity_range.unwrap_or_default();
-            let has = i64::try_from(record.capacity).unwrap_or(i64::MAX);
+            let has = signed(record.capacity);
             let fits = has >= required_bytes && (limit_bytes == 0 || has <= limit_bytes);
             if !fits || record.name != request.name || record.origin != origin {
                 let name = &request.name;
@@ -44,7 +44,7 @@ impl Plugin {
             return Ok(CreateVolumeResponse { volume: Some(self.volume_message(&id, &record)) });
         }
         let (least, from) = match &origin {
-            None => (usual_capacity(), None),
+            None => (CAPACITY, None),
             Some(origin) => {
                 let (capacity, shelf, source) = source_of(&volumes, origin)?;
                 (capacity, Some(volumes.path(shelf, source)))
@@ -113,7 +113,6 @@ impl Plugin {
             return Ok(GetCapacityResponse { available_capacity: 0, maximum_volume_size: None });
         }
         let (total, free) = self.volumes()?.room()?;
-        let signed = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
         Ok(GetCapacityResponse { available_capacity: signed(free), maximum_volume_size: Some(signed(total)) })
     }
 
@@ -132,8 +131,7 @@ impl Plugin {
     /// Raises the quota of a volume. Returns its capacity.
     pub(super) fn expand(&self, id: &str, range: Option<CapacityRange>) -> Result<i64, Status> {
         let _held = self.busy.hold(VolumeShelf::Volumes, id)?;
-        let capacity = self.volumes()?.expand(id, range)?;
-        Ok(i64::try_from(capacity).unwrap_or(i64::MAX))
+        self.volumes()?.expand(id, range).map(signed)
     }
 
     pub(super) fn create_snapshot(
@@ -211,7 +209,7 @@ impl Plugin {
     fn volume_message(&self, id: &str, record: &VolumeRecord) -> VolumeMessage {
         let source = |id: &String| Some(SourceId { id: id.clone() });
         VolumeMessage {
-            capacity_bytes: i64::try_from(record.capacity).unwrap_or(i64::MAX),
+            capacity_bytes: signed(record.capacity),
             volume_id: id.to_owned(),
             content_source: record.origin.as_ref().map(|origin| match origin {
                 VolumeOrigin::Snapshot(id) => VolumeContentSource { snapshot: source(id), volume: None },
@@ -247,7 +245,7 @@ fn source_of<'a>(volumes: &Volumes, origin: &'a VolumeOrigin) -> Result<(u64, Vo
 
 fn snapshot_message(id: &str, record: &SnapshotRecord) -> CreateSnapshotResponse {
     let snapshot = SnapshotMessage {
-        size_bytes: i64::try_from(record.capacity).unwrap_or(i64::MAX),
+        size_bytes: signed(record.capacity),
         snapshot_id: id.to_owned(),
         source_volume_id: record.volume.clone(),
         creation_time: Some(CreationTime { seconds: record.seconds, nanos: 0 }),

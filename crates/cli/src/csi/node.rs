@@ -9,7 +9,7 @@ use super::bind_mounts::{bind, is_dead_mount, is_read_only, mounts_of, mounts_on
 use super::capabilities::{answer, flags_of};
 use super::errors::{given, of_mount};
 use super::messages::*;
-use super::volumes::VolumeShelf;
+use super::volumes::{VolumeShelf, signed};
 use rustix::mount::MountFlags;
 use std::fs;
 use std::io::ErrorKind;
@@ -111,14 +111,11 @@ impl Plugin {
         self.find_on(id, path)?;
         // Within a quota the server tells the limit and what is left of it.
         let told = rustix::fs::statvfs(path).map_err(|errno| of_mount(path)(errno.into()))?;
-        let usage = |unit, [total, free, available]: [u64; 3]| {
-            let signed = |number| i64::try_from(number).unwrap_or(i64::MAX);
-            VolumeUsage {
-                available: signed(available),
-                total: signed(total),
-                used: signed(total.saturating_sub(free)),
-                unit,
-            }
+        let usage = |unit, [total, free, available]: [u64; 3]| VolumeUsage {
+            available: signed(available),
+            total: signed(total),
+            used: signed(total.saturating_sub(free)),
+            unit,
         };
         let bytes = [told.f_blocks, told.f_bfree, told.f_bavail].map(|blocks| blocks * told.f_frsize);
         let inodes = [told.f_files, told.f_ffree, told.f_favail];

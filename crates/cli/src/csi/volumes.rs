@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use tonic::Status;
 
 /// The capacity of a volume for which none is asked, in bytes.
-const CAPACITY: u64 = 1 << 30;
+pub(super) const CAPACITY: u64 = 1 << 30;
 /// A capacity is a multiple of this, and the least quota.
 const PAGE: u64 = 4096;
 /// The longest name that the interface has, and the longest ID, in bytes.
@@ -289,9 +289,9 @@ pub(super) fn capacity_of(range: Option<CapacityRange>, least: u64) -> Result<u6
     Ok(wanted)
 }
 
-/// The capacity of a volume for which none is asked, in bytes.
-pub(super) fn usual_capacity() -> u64 {
-    CAPACITY
+/// A number of bytes or inodes as messages have it.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The part of `ids` that an answer has, and the token for the next: `most` entries, or all if that is 0, behind those before `token`.

@@ -67,6 +67,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use sluice_sync::time::Duration;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 /// How long the server waits for a client, while others wait behind it.
@@ -120,8 +121,13 @@ fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
 
 /// Whether one process is at the other ends of both connections.
 fn is_same_process(one: &UnixStream, other: &UnixStream) -> bool {
-    let process = |stream| getsockopt(stream, sockopt::PeerCredentials).map(|peer| peer.pid());
-    matches!((process(one), process(other)), (Ok(one), Ok(other)) if one == other)
+    matches!((process_at(one), process_at(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// The number of the process at the other end, 0 if it is in a pid namespace that is invisible here.
+fn process_at(socket: &impl AsFd) -> io::Result<i32> {
+    // As in user_of().
+    Ok(getsockopt(socket, sockopt::PeerCredentials)?.pid())
 }
 
 /// The connection, if the server at its other end [is trusted](is_trusted).

@@ -1,6 +1,7 @@
 //! ProcessWait: patience with a process that works, and none with a process that stands still.
 
-use nix::sys::socket::{getsockopt, sockopt};
+use super::process_at;
+use crate::proc_stat::{fields, stat_of};
 use sluice_sync::time::{Duration, Instant};
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -29,20 +30,19 @@ struct ProcessWork {
 }
 
 impl ProcessWait {
-    /// Waits for `process`, if it is known, which may do nothing for as long as `patience`.
+    /// A wait for `process` that ends when the process has been idle for `patience`. An unknown process counts as idle.
     pub fn new(process: Option<u32>, patience: Duration) -> ProcessWait {
         ProcessWait { process, patience, since: Instant::now(), seen: work_of(process) }
     }
 
-    /// As [`new`](Self::new), for the process at the other end of `stream`.
+    /// A wait for the process at the other end of `stream`.
     pub(super) fn for_peer(stream: &UnixStream, patience: Duration) -> ProcessWait {
-        let peer = getsockopt(stream, sockopt::PeerCredentials).ok();
-        let process = peer.and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 0);
+        let process = process_at(stream).ok().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
         ProcessWait::new(process, patience)
     }
 
-    /// Whether the process has neither written nor computed for as long as the patience. A process whose work this one may not see counts
-    /// as one that does nothing.
+    /// Whether the process has neither written nor computed for the whole patience. A process of another user counts as idle if `/proc` hides
+    /// its work.
     pub fn is_over(&mut self) -> bool {
         let now = work_of(self.process);
         if now.writes != self.seen.writes || now.ticks >= self.seen.ticks + TICKS {
@@ -53,14 +53,13 @@ impl ProcessWait {
 }
 
 fn work_of(process: Option<u32>) -> ProcessWork {
-    let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", process?)).ok();
-    let (io, stat) = (read("io").unwrap_or_default(), read("stat").unwrap_or_default());
+    let Some(process) = process else { return ProcessWork::default() };
+    let io = fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
+    let stat = stat_of(process).unwrap_or_default();
     let count = |line: &str| line.split_once(": ").and_then(|(_, count)| count.parse::<u64>().ok());
     let writes = io.lines().filter(|line| line.starts_with("syscw") || line.starts_with("write_bytes"));
-    // Behind the name, which may have anything in it.
-    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
-    let ticks =
-        fields.skip(STAT_TICKS.start).take(STAT_TICKS.len()).filter_map(|field| field.parse::<u64>().ok());
+    let ticks = fields(&stat).into_iter().flatten().skip(STAT_TICKS.start).take(STAT_TICKS.len());
+    let ticks = ticks.filter_map(|field| field.parse::<u64>().ok());
     ProcessWork { writes: writes.filter_map(count).sum(), ticks: ticks.sum() }
 }
 

@@ -1,8 +1,8 @@
 //! Silent: what can be seen of a server that does not answer, without a question to it.
 
-use super::abstract_name;
+use super::{abstract_name, process_at};
 use crate::mountinfo;
-use nix::sys::socket::{getsockopt, sockopt};
+use crate::proc_stat::{fields, stat_of};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::fs;
 use std::path::Path;
@@ -30,13 +30,12 @@ fn process_of(device: (u32, u32)) -> Option<i32> {
     let address = SocketAddrUnix::new_abstract_name(abstract_name(device).as_bytes()).ok()?;
     // It need not accept: the kernel keeps the connection, and knows who listens.
     rustix::net::connect(&socket, &address).ok()?;
-    getsockopt(&socket, sockopt::PeerCredentials).ok().map(|peer| peer.pid()).filter(|pid| *pid > 0)
+    process_at(&socket).ok().filter(|pid| *pid > 0)
 }
 
 /// A process and its state, in words.
 fn state_of(pid: i32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    let state = fields(&stat_of(pid)?)?.next()?.chars().next()?;
     Some(format!("process {pid} {}", in_words(state)))
 }
 

@@ -4,8 +4,9 @@
 
 use super::server::Server;
 use crate::HeldMount;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::connected::is_connected;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 /// How each answer begins.
 const UNSERVED: &str = "this mount has no server, and calls there wait: ";
@@ -23,12 +24,7 @@ impl Unserved {
     pub fn answer(held: &HeldMount, why: &str) -> io::Result<Unserved> {
         let Some(number) = held.device_number() else { return Err(io::ErrorKind::InvalidData.into()) };
         let device = held.device.try_clone()?;
-        let is_there = move || {
-            let mut device = [PollFd::new(&device, PollFlags::empty())];
-            // Without a wait it cannot fail.
-            let _ = poll(&mut device, Some(&Timespec::default()));
-            !device[0].revents().contains(PollFlags::ERR)
-        };
+        let is_there = move || is_connected(device.as_fd());
         let line = format!("{UNSERVED}{why}\n");
         let respond = move |_: &[u8], stream: &mut std::os::unix::net::UnixStream| {
             stream.write_all(line.as_bytes()).map(|()| true)

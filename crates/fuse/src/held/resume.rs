@@ -5,6 +5,7 @@ use super::clock::now;
 use super::lost::ToldLosses;
 use super::state::{HeldState, Restarts};
 use crate::abi::flags::{NOTIFY_INC_EPOCH, NOTIFY_RESEND};
+use crate::connected::is_connected;
 use crate::connection::{Connection, Negotiated};
 use crate::reply::Reply;
 use crate::{MountError, MountOptions};
@@ -16,7 +17,7 @@ use sluice_sync::{Arc, Weak};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -41,6 +42,11 @@ impl HeldMount {
     /// [`MountError::System`]: another version of sluice made it.
     pub fn check(&self, options: &MountOptions) -> Result<(), MountError> {
         MountState::read(&self.state, options.max_write).map(drop)
+    }
+
+    /// Whether the kernel still has the mount.
+    pub fn is_connected(&self) -> bool {
+        is_connected(self.device.as_fd())
     }
 
     /// The [key](sluice_vfs::Superblock::name_key) of names, with which the next server is to open the store; none if another version of sluice

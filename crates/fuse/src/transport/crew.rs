@@ -27,10 +27,10 @@
 //! client, or for some late ones.
 
 use crate::lock_class::CREW;
+use crate::proc_stat::{fields, stat_of};
 use sluice_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sluice_sync::time::{Duration, Instant};
 use sluice_sync::{CachePadded, Condvar, Mutex, MutexGuard, cpu};
-use std::fs;
 
 /// In place of the reader's number: several workers read; none does.
 const SEVERAL: usize = usize::MAX;
@@ -368,13 +368,11 @@ impl Drop for Member<'_> {
 
 /// The CPU on which thread `client` runs or last ran, where `/proc` tells.
 fn cpu_of(client: u32) -> Option<usize> {
-    parse_cpu(&fs::read_to_string(format!("/proc/{client}/stat")).ok()?)
+    parse_cpu(&stat_of(client)?)
 }
 
 fn parse_cpu(stat: &str) -> Option<usize> {
-    // The name may hold anything, brackets too.
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(STAT_CPU)?.parse().ok()
+    fields(stat)?.nth(STAT_CPU)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 use super::Channel;
 use super::crew::Crew;
 use crate::abi::InHeader;
+use crate::connected::is_connected;
 use crate::connection::Connection;
 use crate::reply::Reply;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sluice_sync::thread;
 use sluice_sync::time::Duration;
@@ -51,10 +51,7 @@ impl DevFuse {
 
     /// Whether the mount still exists, here or in another mount namespace.
     pub fn is_connected(&self) -> bool {
-        let mut device = [PollFd::new(&self.0, PollFlags::empty())];
-        // Without a wait it cannot fail.
-        let _ = poll(&mut device, Some(&Timespec::default()));
-        !device[0].revents().contains(PollFlags::ERR)
+        is_connected(self.0.as_fd())
     }
 }
 

@@ -18,7 +18,7 @@ use std::str::FromStr;
 pub enum Spec {
     /// The library, in this process, in memory.
     Lib,
-    /// The library, in this process, with the store there, which is made if it is missing.
+    /// The library, in this process, over a store in this directory, which is made if it is missing.
     LibStore(PathBuf),
     /// A directory of any mounted file system.
     Dir(PathBuf),

@@ -220,8 +220,9 @@ impl Pending {
         }
     }
 
-    /// Writes whole heavy chunks to extents ahead of the push that writes them out.
-    pub(super) fn write_ahead(&self, data: &Data<'_>) {
+    /// Writes whole heavy chunks to extents ahead of the push that writes them out. Whether there were such chunks.
+    pub(super) fn write_ahead(&self, data: &Data<'_>) -> bool {
+        let mut has_written = false;
         for (inode, chunk) in self.heavy.first() {
             let Some(stored) = inode.stored() else { continue };
             if stored.kept.lock().absent.contains_key(&chunk) || stored.dirty_in(chunk) != 0 {
@@ -236,10 +237,12 @@ impl Pending {
                 continue;
             }
             // A disk that is full has no room in the push, either.
-            let Ok(extent) = data.write(&bytes) else { return };
+            let Ok(extent) = data.write(&bytes) else { break };
+            has_written = true;
             let before = self.heavy.ahead.lock().insert(key, WrittenAhead { bytes, extent });
             before.iter().for_each(|before| data.discard(&before.extent));
         }
+        has_written
     }
 
     /// Collects all of `chunk`, which the extent that was written ahead has, in the cut. False if that has other bytes.

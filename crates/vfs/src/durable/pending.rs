@@ -527,8 +527,8 @@ impl Source for Collector {
         self.0.collect(to);
     }
 
-    fn write_ahead(&self, data: &Data<'_>) {
-        self.0.write_ahead(data);
+    fn write_ahead(&self, data: &Data<'_>) -> bool {
+        self.0.write_ahead(data)
     }
 
     fn write(&self, data: &Data<'_>, to: &mut Added) {
