@@ -248,7 +248,7 @@ impl HeldWorker {
         let now = now();
         let known = &mut self.processes[thread as usize % REMEMBERED];
         if known.0 != thread || now.saturating_sub(known.2) > PROCESS_KNOWN {
-            *known = (thread, CallingProcess::of(thread).map_or(0, |process| process.id()), now);
+            *known = (thread, CallingProcess::id_of(thread).unwrap_or(0), now);
         }
         known.1
     }

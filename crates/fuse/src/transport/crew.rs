@@ -17,8 +17,12 @@
 //! request. While several read it lets a spare read for each that does; a spare stands by again after some requests. After a time
 //! without requests the watcher sleeps until a reader wakes it with the next one: an idle mount wakes no CPU.
 //!
+//! The look into `/proc` waits, on some kernels (Linux 6.18), while the client executes another program. Then the client may wait in turn: for
+//! the answer to a FLUSH of a file that is closed by its exec. So a look counts as part of the request, so that the watcher takes the reader's
+//! place, and no second worker looks meanwhile.
+//!
 //! # Ordering
-//! All orderings are SeqCst, except `client` and `mix`, which are guesses that publish nothing. The reader counts a
+//! All orderings are SeqCst, except `client`, `mix` and `is_looking`, which publish nothing. The reader counts a
 //! request, then looks whether the watcher sleeps; the watcher says that it sleeps, then looks at the count. One of the
 //! two sees the other.
 //!
@@ -70,6 +74,8 @@ pub struct Crew {
     client: AtomicU32,
     /// How much clients take turns. *atomic (no label: Relaxed, a guess)*
     mix: AtomicU32,
+    /// A worker looks into `/proc`. *atomic (no label: Relaxed, it guards no data)*
+    is_looking: AtomicBool,
     /// The watcher sleeps until it is woken. *atomic (no label: SeqCst)*
     asleep: AtomicBool,
     /// For each worker: odd while it serves a request. *atomic (no label: SeqCst)*
@@ -137,6 +143,7 @@ impl Crew {
             reader: AtomicUsize::new(NOBODY),
             client: AtomicU32::new(0),
             mix: AtomicU32::new(0),
+            is_looking: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             stages: (0..readers + SPARES).map(|_| CachePadded::default()).collect(),
             standby: Mutex::with_class(&CREW, Standby::default()),
@@ -230,6 +237,11 @@ impl Member<'_> {
 
     /// The worker has read a request of `client`, a thread's number or 0, and serves it with `serve`.
     pub fn during(&mut self, client: u32, serve: impl FnOnce()) {
+        self.during_looking(client, serve, cpu_of);
+    }
+
+    /// As [`during`](Self::during); `look` finds the CPU of a client.
+    fn during_looking(&mut self, client: u32, serve: impl FnOnce(), look: impl FnOnce(u32) -> Option<usize>) {
         let stage = &self.crew.stages[self.number];
         stage.fetch_add(1, Ordering::SeqCst);
         self.late += u32::from(self.served.elapsed() >= LATE);
@@ -239,10 +251,10 @@ impl Member<'_> {
             self.crew.watch.notify_all();
         }
         serve();
-        stage.fetch_add(1, Ordering::SeqCst);
         if client != 0 {
-            self.note(client);
+            self.note(client, look);
         }
+        stage.fetch_add(1, Ordering::SeqCst);
         if self.number >= self.crew.readers {
             self.step_back();
         }
@@ -250,7 +262,7 @@ impl Member<'_> {
     }
 
     /// Decides how many read, and where.
-    fn note(&mut self, client: u32) {
+    fn note(&mut self, client: u32, look: impl FnOnce(u32) -> Option<usize>) {
         let crew = self.crew;
         let reader = crew.reader.load(Ordering::SeqCst);
         // Relaxed: guesses; an update that is lost makes the decision come a little later.
@@ -280,7 +292,13 @@ impl Member<'_> {
                 self.run = self.run.wrapping_add(1);
             }
             if self.run % FOLLOW == FOLLOW_FIRST || self.late >= self.patience {
-                self.follow(cpu_of(client));
+                // Relaxed: see the field; the swap is atomic.
+                if !crew.is_looking.swap(true, Ordering::Relaxed) {
+                    let there = look(client);
+                    // Relaxed: as above.
+                    crew.is_looking.store(false, Ordering::Relaxed);
+                    self.follow(there);
+                }
             }
         }
     }
@@ -436,6 +454,38 @@ mod tests {
         worker.follow(cpu);
         assert_eq!(worker.patience, 2 * LATE_LEAST, "it stayed");
         worker.leave_cpu();
+    }
+
+    #[test]
+    fn a_reader_whose_look_for_its_client_takes_long_is_replaced_and_no_second_one_looks() {
+        let crew = &Crew::new(2);
+        let (taken, is_taken) = mpsc::channel();
+        thread::scope(|scope| {
+            let mut first = crew.join();
+            first.await_turn();
+            scope.spawn(move || {
+                let mut other = crew.join();
+                other.await_turn();
+                let looks = std::cell::Cell::new(0);
+                let look = |_| Some(looks.replace(looks.get() + 1));
+                (0..2 * FOLLOW).for_each(|_| other.during_looking(7, || (), look));
+                taken.send(looks.get()).expect("the test waits");
+            });
+            let mut beside = None;
+            while beside.is_none() {
+                // A client that executes a program waits for the answer to another request meanwhile.
+                first.during_looking(
+                    7,
+                    || (),
+                    |_| {
+                        beside = Some(is_taken.recv_timeout(LONG).expect("one takes its place"));
+                        None
+                    },
+                );
+            }
+            assert_eq!(beside, Some(0));
+            drop(first);
+        });
     }
 
     #[test]
