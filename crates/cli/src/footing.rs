@@ -22,7 +22,7 @@ pub(crate) enum Footing {
 /// Options, with a value or for any value; where they have an effect; what is said elsewhere.
 type OptionRule = (&'static [&'static str], fn(Footing, &MountOptions) -> bool, &'static str);
 
-const RULES: [OptionRule; 13] = [
+const RULES: [OptionRule; 14] = [
     (
         &["memory", "volatile", "cache", "cache_size", "takeover"],
         |place, _| place != Footing::Memory,
@@ -42,6 +42,11 @@ const RULES: [OptionRule; 13] = [
         &["takeover"],
         |place, _| place == Footing::Objects,
         "not with --cluster, whose nodes take the store from each other by themselves",
+    ),
+    (
+        &["park"],
+        |place, _| place == Footing::Cluster { in_objects: true },
+        "only with --cluster and a store in an object store, which can have workspaces",
     ),
     (
         &["volatile"],
@@ -195,6 +200,8 @@ mod tests {
         ("cache=/var/cache/fs", "oC"),
         ("cache_size=1G,cache=/var/cache/fs", "oC"),
         ("takeover", "o"),
+        ("park=30", "C"),
+        ("park=off", "C"),
         ("holder=on", "do"),
         ("holder=off", "mdocC"),
         ("watchdog=30", "do"),

@@ -18,9 +18,12 @@ use std::path::PathBuf;
 const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N, gid=N, \
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock, memory=N[K|M|G|T|%], \
                      snapshots=PERIOD:N[,PERIOD:N], scrub=PERIOD, \
-                     volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, holder=on|off, watchdog=SECONDS, track, log=LEVEL, metrics=ADDRESS:PORT";
+                     volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, park=SECONDS|off, holder=on|off, watchdog=SECONDS, track, log=LEVEL, metrics=ADDRESS:PORT";
 /// The seconds that `watchdog` may have.
 const WATCHDOG: std::ops::RangeInclusive<u64> = 1..=86_400;
+/// The default of `park`, and the seconds that it may have.
+const DEFAULT_PARK: Duration = Duration::from_secs(60);
+const PARK: std::ops::RangeInclusive<u64> = 1..=86_400;
 /// The unit of memory for file data: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -33,12 +36,20 @@ const DEFAULT_CACHE: u64 = 10 << 30;
 const DEFAULT_PERCENT: u64 = 50;
 
 /// The mount options of a store in an object store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectOptions {
     /// The directory of a cache of its objects, and the bytes that these may take.
     pub(crate) cache: Option<(PathBuf, u64)>,
     /// The store is taken from any process that has it open.
     pub(crate) takeover: bool,
+    /// How long a workspace that nobody uses stays open; none: as long as the mount.
+    pub(crate) park: Option<Duration>,
+}
+
+impl Default for ObjectOptions {
+    fn default() -> ObjectOptions {
+        ObjectOptions { cache: None, takeover: false, park: Some(DEFAULT_PARK) }
+    }
 }
 
 /// A parsed list of options.
@@ -180,6 +191,12 @@ fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
             list.key = Some(source(value.into()));
         }
         ("takeover", None) => objects.takeover = true,
+        ("park", Some("off")) => objects.park = None,
+        ("park", Some(value)) => {
+            let seconds = digits(value).filter(|seconds| PARK.contains(seconds));
+            let seconds = seconds.ok_or_else(|| refuse("give 1 to 86400 seconds, or off"))?;
+            objects.park = Some(Duration::from_secs(seconds));
+        }
         ("cache", Some(value)) => {
             let dir = PathBuf::from(value);
             if !dir.is_absolute() {

@@ -7,6 +7,7 @@ use sluice_cluster::{Cluster, WorkspaceStores};
 use sluice_membership::Membership;
 use sluice_store::StoreError;
 use sluice_sync::Arc;
+use sluice_sync::time::Duration;
 use sluice_vfs::{Cred, Errno, Options, SetAttr, Superblock};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -101,6 +102,10 @@ impl WorkspaceStores for WorkspacePlaces {
         Err(io::Error::other(
             "there are no numbers left for workspaces: the store of a deleted one keeps its number",
         ))
+    }
+
+    fn park_after(&self) -> Option<Duration> {
+        self.storage.options.park
     }
 }
 

@@ -14,6 +14,7 @@ pub use crate::handler::{FOREVER, attr_of};
 pub use crate::handles::{Handles, Witness, may_map};
 pub use crate::marks::{NO_ATIME, SYNCHRONOUS, is_noted};
 pub use crate::nodes::{Believed, Nodes};
+pub use crate::notify::prune_messages;
 pub use crate::reply::{Reply, Seek};
 pub use crate::request::{Forgets, Malformed, Operation, Request, request_bytes};
 pub use crate::session::Stopping;

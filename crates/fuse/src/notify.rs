@@ -175,14 +175,10 @@ impl Connection {
 
     /// The kernel forgets those of `inos` that nobody uses, and says so by FORGET.
     pub fn prune(&self, inos: &[u64]) {
-        /// Numbers in one message: as many as the kernel looks at in one go.
-        const AT_ONCE: usize = 512;
-        let known: Vec<u64> = inos.iter().copied().filter(|ino| self.nodes.knows(*ino)).collect();
-        for some in known.chunks(AT_ONCE) {
-            let mut message = Reply::new();
-            message.put(&NotifyPruneOut { count: some.len() as u32, padding: 0, spare: 0 });
-            some.iter().for_each(|ino| message.put(&self.nodes.nodeid(*ino)));
-            if self.notify(message.notification(NOTIFY_PRUNE)).is_err() {
+        let known = inos.iter().filter(|ino| self.nodes.knows(**ino));
+        let known: Vec<u64> = known.map(|ino| self.nodes.nodeid(*ino)).collect();
+        for message in prune_messages(&known) {
+            if self.notify(&message).is_err() {
                 // The kernel is older, or the mount is gone.
                 return;
             }
@@ -244,6 +240,18 @@ impl Connection {
             Err(error) => error.raw_os_error() != Some(Errno::ENOENT.raw()),
         }
     }
+}
+
+/// The messages that have a kernel forget those of these nodes that nobody uses. A kernel before Linux 6.18 refuses them.
+pub fn prune_messages(nodeids: &[u64]) -> impl Iterator<Item = Vec<u8>> {
+    /// Numbers in one message: as many as the kernel looks at in one go.
+    const AT_ONCE: usize = 512;
+    nodeids.chunks(AT_ONCE).map(|some| {
+        let mut message = Reply::new();
+        message.put(&NotifyPruneOut { count: some.len() as u32, padding: 0, spare: 0 });
+        some.iter().for_each(|nodeid| message.put(nodeid));
+        message.notification(NOTIFY_PRUNE).to_vec()
+    })
 }
 
 #[cfg(test)]

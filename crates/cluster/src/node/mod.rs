@@ -19,6 +19,7 @@
 mod closing;
 mod connect;
 mod follow_use;
+mod parking;
 mod seeking;
 mod trouble;
 mod workspaces;
@@ -99,7 +100,7 @@ struct Inner {
     membership: Arc<dyn Membership>,
     open: Open,
     address: SocketAddr,
-    relay: Relay,
+    relay: Arc<Relay>,
     /// A number of the mount.
     mount: u64,
     /// *atomic (stands alone)*
@@ -142,6 +143,16 @@ struct Joined {
     valid_until: u64,
 }
 
+/// What a node knew that served a relay before.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    /// As in [`Inner`].
+    mount: u64,
+    contact: u64,
+    /// The epoch of its last server.
+    epoch: u64,
+}
+
 /// The current state of a node.
 #[derive(Default)]
 struct At {
@@ -182,23 +193,31 @@ impl Node {
         if let Some(workspaces) = &workspaces {
             workspaces.serve(&relay);
         }
-        Node::start_joined(joined, relay, workspaces.unwrap_or_default())
+        Node::start_joined(joined, Arc::new(relay), workspaces.unwrap_or_default(), None)
     }
 
-    fn start_joined(joined: Joined, relay: Relay, workspaces: Arc<OpenWorkspaces>) -> io::Result<Node> {
+    /// Serves `relay`; `before` tells of the node that did so before.
+    fn start_joined(
+        joined: Joined,
+        relay: Arc<Relay>,
+        workspaces: Arc<OpenWorkspaces>,
+        before: Option<Before>,
+    ) -> io::Result<Node> {
         let Joined { cluster, membership, open, tls, listener, address, id, valid_until } = joined;
         let (answering, calling) = tls;
+        let new = || Before { mount: RandomState::new().hash_one(address), ..Before::default() };
+        let Before { mount, epoch, contact } = before.unwrap_or_else(new);
         let inner = Arc::new(Inner {
             cluster,
             membership,
             open,
             address,
             relay,
-            mount: RandomState::new().hash_one(address),
+            mount,
             id: AtomicU64::new(id.0),
             valid_until: Arc::new(AtomicU64::new(valid_until)),
-            contact: AtomicU64::new(0),
-            role: Mutex::with_class(&ROLE, At::default()),
+            contact: AtomicU64::new(contact),
+            role: Mutex::with_class(&ROLE, At { epoch, ..At::default() }),
             is_leaving: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             lost_at: AtomicU64::new(0),

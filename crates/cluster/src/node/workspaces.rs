@@ -4,10 +4,10 @@
 //! The first request of the kernel for a workspace makes its relay, and here a thread that joins the workspace's members, as a [`Node`]
 //! without a mount of its own. So the first node that uses a workspace is its owner, and the others are guests, each by a connection to
 //! that owner; death, fencing and takeover are those of any node, and concern the nodes that use this workspace alone. A node that
-//! leaves lets its workspaces go first.
+//! leaves lets its workspaces go first. A workspace that nobody uses is [parked](super::parking).
 
 use super::connect::AskedNode;
-use super::{Joined, Node, Open, Tls};
+use super::{Before, Joined, Node, Open, Tls};
 use crate::lock_class::NODES;
 use crate::node::trouble::Trouble;
 use crate::relay::Relay;
@@ -26,6 +26,10 @@ use std::os::unix::net::UnixStream;
 /// The pause after the members of a workspace could not be joined, at first and at most.
 const JOIN_PAUSE: Duration = Duration::from_millis(50);
 const JOIN_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// So many workspaces a mount has open at a time. A further one waits until another can be parked, ...
+const OPEN_MAX: usize = 64;
+/// ... for so long at most.
+const ROOM_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a node may take to be served where it is to use a workspace.
 const USE_PATIENCE: Duration = Duration::from_secs(20);
 /// How often the end is looked for meanwhile.
@@ -53,6 +57,8 @@ pub trait WorkspaceStores: Send + Sync {
     /// # Errors
     /// The store's.
     fn make(&self, root: [u32; 3]) -> io::Result<u32>;
+    /// How long a workspace stays open that this node's programs do not use; none: until the node leaves.
+    fn park_after(&self) -> Option<Duration>;
 }
 
 /// The workspaces that a node's mount uses.
@@ -77,7 +83,15 @@ struct WorkspaceMeans {
 #[derive(Default)]
 struct NodesInUse {
     nodes: BTreeMap<u32, Arc<Node>>,
+    /// The last status of nodes that are on their way out of the members.
+    leaving: BTreeMap<u32, WorkspaceStatus>,
     joining: BTreeMap<u32, JoinHandle<()>>,
+    /// Relays that have no server until the next request, since nobody uses their workspaces.
+    parked: BTreeMap<u32, (Arc<Relay>, Before)>,
+    /// The workspaces that are open, or about to be; and those that wait until another is parked.
+    open: usize,
+    waiting: usize,
+    parker: Option<JoinHandle<()>>,
 }
 
 impl OpenWorkspaces {
@@ -96,9 +110,12 @@ impl OpenWorkspaces {
     /// Finds servers for the workspaces of the mount that `relay` has.
     pub(super) fn serve(self: &Arc<Self>, relay: &Relay) {
         let (this, maker) = (Arc::downgrade(self), Arc::downgrade(self));
-        let find_server = move |number, relay| {
+        let find_server = move |number, relay: Option<Relay>| {
             if let Some(this) = this.upgrade() {
-                this.join_apart(number, relay);
+                match relay {
+                    Some(relay) => this.join_apart(number, Arc::new(relay), None),
+                    None => this.wake(number),
+                }
             }
         };
         let make_store = move |root| {
@@ -106,39 +123,120 @@ impl OpenWorkspaces {
             maker.way()?.stores.make(root)
         };
         relay.have_workspaces(Box::new(find_server), Box::new(make_store));
+        let after = self.way().ok().and_then(|way| way.stores.park_after());
+        let this = self.clone();
+        let park = after
+            .map(|after| Builder::new().name("cluster-parker".into()).spawn(move || this.park_idle(after)));
+        match park.transpose() {
+            Ok(parker) => self.state.lock().parker = parker,
+            Err(error) => log::warn!("workspaces that nobody uses stay open: {error}"),
+        }
     }
 
     /// Joins by a thread of its own: the membership may not answer. If none can be started the relay ends, and its requests fail.
-    fn join_apart(self: &Arc<Self>, number: u32, relay: Relay) {
+    fn join_apart(self: &Arc<Self>, number: u32, relay: Arc<Relay>, before: Option<Before>) {
         let this = self.clone();
         let join = move || {
-            let mut trouble = Trouble::default();
-            let joined = loop {
-                match this.join(number) {
-                    Ok(Some(joined)) => break joined,
-                    Ok(None) => return relay.end_as_absent(),
-                    Err(error) => {
-                        if trouble.is_new(&error.to_string()) {
-                            log::warn!("workspace {number}: its members cannot be joined: {error}");
-                        }
-                        let pauses = trouble.pause(JOIN_PAUSE, JOIN_PAUSE_MAX).as_millis() / LOOK.as_millis();
-                        for _ in 0..pauses.max(1) {
-                            if this.is_over() {
-                                return;
-                            }
-                            thread::sleep(LOOK);
-                        }
-                    }
-                }
-            };
-            match Node::start_joined(joined, relay, Arc::default()) {
-                Ok(node) => _ = this.state.lock().nodes.insert(number, Arc::new(node)),
-                Err(error) => log::error!("workspace {number}: {error}"),
+            if !this.await_room() {
+                return relay.end_without_room();
+            }
+            if !this.join_for(number, relay, before) {
+                this.state.lock().open -= 1;
             }
         };
         match Builder::new().name("cluster-workspace".into()).spawn(join) {
             Ok(thread) => _ = self.state.lock().joining.insert(number, thread),
             Err(error) => log::error!("workspace {number}: {error}"),
+        }
+    }
+
+    /// Joins the members of workspace `number` and serves `relay`. False: the relay has no server.
+    fn join_for(&self, number: u32, relay: Arc<Relay>, before: Option<Before>) -> bool {
+        let mut trouble = Trouble::default();
+        let joined = loop {
+            if self.is_over() {
+                return false;
+            }
+            match self.join(number) {
+                Ok(Some(joined)) => break joined,
+                Ok(None) => {
+                    relay.end_as_absent();
+                    return false;
+                }
+                Err(error) => {
+                    if trouble.is_new(&error.to_string()) {
+                        log::warn!("workspace {number}: its members cannot be joined: {error}");
+                    }
+                    let pauses = trouble.pause(JOIN_PAUSE, JOIN_PAUSE_MAX).as_millis() / LOOK.as_millis();
+                    for _ in 0..pauses.max(1) {
+                        if self.is_over() {
+                            return false;
+                        }
+                        thread::sleep(LOOK);
+                    }
+                }
+            }
+        };
+        match Node::start_joined(joined, relay, Arc::default(), before) {
+            Ok(node) => _ = self.state.lock().nodes.insert(number, Arc::new(node)),
+            Err(error) => {
+                log::error!("workspace {number}: {error}");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits until one more workspace may be open, and counts it. False if that takes too long.
+    fn await_room(&self) -> bool {
+        let end = Instant::now() + ROOM_PATIENCE;
+        let mut is_counted = false;
+        loop {
+            {
+                let mut state = self.state.lock();
+                let has_room = state.open < OPEN_MAX;
+                if has_room || self.is_over() || Instant::now() > end {
+                    state.waiting -= usize::from(is_counted);
+                    state.open += usize::from(has_room);
+                    return has_room;
+                }
+                state.waiting += usize::from(!is_counted);
+                is_counted = true;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// The workspaces that the mount has open, and whether a further one waits for one of them to be parked.
+    pub(super) fn nodes_in_use(&self) -> (BTreeMap<u32, Arc<Node>>, bool) {
+        let state = self.state.lock();
+        (state.nodes.clone(), state.waiting > 0)
+    }
+
+    /// Workspace `number`, which `node` serves, is about to be let go.
+    pub(super) fn remove(&self, number: u32, node: &Node) {
+        let status = workspace_status(number, node);
+        let mut state = self.state.lock();
+        state.nodes.remove(&number);
+        state.leaving.insert(number, status);
+    }
+
+    /// The relay of workspace `number` has no server until it is [woken](Self::wake).
+    pub(super) fn keep_parked(&self, number: u32, relay: Arc<Relay>, before: Before) {
+        let mut state = self.state.lock();
+        state.open -= 1;
+        state.leaving.remove(&number);
+        state.parked.insert(number, (relay, before));
+    }
+
+    pub(super) fn take_parked(&self, number: u32) -> Option<(Arc<Relay>, Before)> {
+        self.state.lock().parked.remove(&number)
+    }
+
+    /// The parked relay of workspace `number` has a request.
+    pub(super) fn wake(self: &Arc<Self>, number: u32) {
+        if let Some((relay, before)) = self.take_parked(number) {
+            self.join_apart(number, relay, Some(before));
         }
     }
 
@@ -154,7 +252,7 @@ impl OpenWorkspaces {
         Joined::join(name, by.listen, by.tls.clone(), by.stores.membership(number)?, open).map(Some)
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         // Relaxed: each thread ends when it sees it.
         self.is_over.load(Ordering::Relaxed)
     }
@@ -166,29 +264,21 @@ impl OpenWorkspaces {
     pub(super) fn leave(&self) -> io::Result<()> {
         // Relaxed: see above.
         self.is_over.store(true, Ordering::Relaxed);
-        let joining = std::mem::take(&mut self.state.lock().joining);
-        for thread in joining.into_values() {
+        let (parker, parked) = {
+            let mut state = self.state.lock();
+            (state.parker.take(), std::mem::take(&mut state.parked))
+        };
+        drop(parked);
+        let joining = || std::mem::take(&mut self.state.lock().joining).into_values();
+        // The parker may have others join once more.
+        for thread in parker.into_iter().chain(std::iter::once_with(joining).flatten()) {
             // A panic of its own was reported where it happened.
             let _ = thread.join();
         }
         let nodes = std::mem::take(&mut self.state.lock().nodes);
-        let leave = |(number, node): (u32, Arc<Node>)| {
-            // A thread that asks for its status lets it go soon.
-            let mut node = node;
-            let mut node = loop {
-                match Arc::try_unwrap(node) {
-                    Ok(node) => break node,
-                    Err(still) => node = still,
-                }
-                thread::sleep(LOOK);
-            };
-            let outcome = node.end();
-            outcome.map_err(|error| io::Error::new(error.kind(), format!("workspace {number}: {error}")))
-        };
-        let threads: Vec<_> = nodes
-            .into_iter()
-            .map(|one| Builder::new().name("cluster-leave".into()).spawn(move || leave(one)))
-            .collect();
+        let leave =
+            |(number, node)| Builder::new().name("cluster-leave".into()).spawn(move || end_of(number, node));
+        let threads: Vec<_> = nodes.into_iter().map(leave).collect();
         let mut outcome = Ok(());
         for thread in threads {
             let left = thread.and_then(|thread| thread.join().unwrap_or(Ok(())));
@@ -198,20 +288,14 @@ impl OpenWorkspaces {
     }
 
     pub(super) fn status(&self) -> Vec<WorkspaceStatus> {
-        let nodes = self.state.lock().nodes.clone();
-        let of = |(number, node): (u32, Arc<Node>)| {
-            let status = node.status();
-            WorkspaceStatus {
-                workspace: number,
-                role: status.role,
-                failure: status.failure,
-                epoch: status.epoch,
-                guests: status.guests,
-                requests: status.counts.requests,
-                awaited: if status.role == Role::Owner { 0 } else { status.counts.awaited },
-            }
+        let (nodes, leaving) = {
+            let state = self.state.lock();
+            (state.nodes.clone(), state.leaving.clone())
         };
-        nodes.into_iter().map(of).collect()
+        let mut all: Vec<_> = nodes.iter().map(|(number, node)| workspace_status(*number, node)).collect();
+        all.extend(leaving.into_values());
+        all.sort_unstable_by_key(|one| one.workspace);
+        all
     }
 
     /// Answers an order about workspaces, if `question` is one.
@@ -274,6 +358,35 @@ impl OpenWorkspaces {
         let node = self.state.lock().nodes.get(&workspace).cloned();
         node.ok_or_else(not_the_owner)?.inner.hand_over(to)
     }
+}
+
+fn workspace_status(number: u32, node: &Node) -> WorkspaceStatus {
+    let status = node.status();
+    WorkspaceStatus {
+        workspace: number,
+        role: status.role,
+        failure: status.failure,
+        epoch: status.epoch,
+        guests: status.guests,
+        requests: status.counts.requests,
+        awaited: if status.role == Role::Owner { 0 } else { status.counts.awaited },
+    }
+}
+
+/// Ends the node of workspace `number`, as [`Node::leave`] does.
+///
+/// # Errors
+/// Errors of [`Node::leave`], with the workspace.
+pub(super) fn end_of(number: u32, mut node: Arc<Node>) -> io::Result<()> {
+    // A thread that asks for its status lets it go soon.
+    let mut node = loop {
+        match Arc::try_unwrap(node) {
+            Ok(node) => break node,
+            Err(still) => node = still,
+        }
+        thread::sleep(LOOK);
+    };
+    node.end().map_err(|error| io::Error::new(error.kind(), format!("workspace {number}: {error}")))
 }
 
 impl WorkspaceMeans {

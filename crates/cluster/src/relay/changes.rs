@@ -180,6 +180,17 @@ impl Changes {
         self.are_lost || !has_server && self.count > self.durable
     }
 
+    /// Whether all are durable.
+    pub(super) fn are_durable(&self) -> bool {
+        self.count == self.durable
+    }
+
+    /// Whether none is lost, or no process lives that is to be told.
+    pub(super) fn are_told(&mut self) -> bool {
+        self.untold.retain(|process| process.lives());
+        self.untold.is_empty() && !self.are_lost
+    }
+
     /// Whether the process of `thread` is to be told now that something is lost.
     pub(super) fn take_untold(&mut self, thread: u32) -> bool {
         !self.untold.is_empty()

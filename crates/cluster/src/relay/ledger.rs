@@ -318,6 +318,21 @@ impl Ledger {
         }
     }
 
+    /// Whether the kernel has no file open and no lock, and no failure is to be told.
+    pub(super) fn is_at_rest(&mut self) -> bool {
+        self.handles.is_empty()
+            && self.locks.is_empty()
+            && self.failed_nodes.is_empty()
+            && self.untold_failures.is_empty()
+            && !self.is_failed
+            && self.changes.are_told()
+    }
+
+    /// Whether the kernel knows no node but the root, and all that it was told is durable.
+    pub(super) fn is_bare(&self) -> bool {
+        self.nodes.is_empty() && self.changes.are_durable()
+    }
+
     /// The nodes that the kernel knows, but the root.
     pub(super) fn nodes(&self) -> Vec<u64> {
         self.nodes.keys().copied().collect()

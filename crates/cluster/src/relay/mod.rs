@@ -41,6 +41,7 @@ mod notices;
 mod numbers;
 mod old_reads;
 mod overdue;
+mod parking;
 mod received;
 mod refused;
 mod rmdir;
@@ -62,6 +63,7 @@ use lock_cache::LockCache;
 use near::Reader;
 pub use near::RestoredGuest;
 use notices::{inval_entry_dir, inval_inode_arg, split};
+pub(crate) use parking::ParkOutcome;
 use sluice_fuse::internal::abi::OutHeader;
 use sluice_fuse::internal::{Counters, Crew, DevFuse, HEADROOM, Reply, control, mount};
 use sluice_fuse::{Ended, MountError, MountOptions, StopSignals, StorageStat, opcode};
@@ -150,6 +152,18 @@ struct State {
     attachments: u64,
     /// The relay has ended, and so each request fails.
     ended: Option<Errno>,
+    parked: Parked,
+}
+
+/// Whether a relay is without a server because nobody uses its workspace.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Parked {
+    #[default]
+    No,
+    /// The next request is to find it a server.
+    Waits,
+    /// It has ended, and the workspace's next request makes another relay.
+    Ended,
 }
 
 struct InFlight {

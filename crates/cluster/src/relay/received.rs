@@ -6,7 +6,7 @@
 //!                                     └──if it is behind: answered, too ──> kernel
 //! ```
 
-use super::{InFlight, Server, Shared, State, Uplink};
+use super::{InFlight, Parked, Server, Shared, State, Uplink};
 use crate::guest::{Guest, Ticket, mark, set_slot};
 use sluice_fuse::internal::abi::{InHeader, InterruptIn};
 use sluice_fuse::internal::{NO_ATIME, Reply, SYNCHRONOUS, is_noted};
@@ -65,6 +65,10 @@ impl Shared {
         let (header, _) = InHeader::read_from_prefix(message).ok()?;
         self.counters.count(header.opcode);
         let mut state = self.state.lock();
+        if state.parked == Parked::Ended {
+            drop(state);
+            return self.received_elsewhere(&header, message);
+        }
         state.counts.requests += 1;
         match self.answer_here(&mut state, &header, message) {
             Received::ForServer { changes } => {
@@ -177,6 +181,11 @@ impl Shared {
                 match header.opcode {
                     opcode::INTERRUPT => self.interrupt(&mut state, message),
                     opcode::FORGET | opcode::BATCH_FORGET => state.forgets.push(message.to_vec()),
+                    _ if state.parked == Parked::Waits => {
+                        state.parked = Parked::No;
+                        drop(state);
+                        self.workspaces.wake(self.workspace);
+                    }
                     _ => {}
                 }
                 None

@@ -23,19 +23,23 @@ use sluice_fuse::internal::workspace;
 use sluice_fuse::internal::{Reply, request_bytes};
 use sluice_fuse::opcode;
 use sluice_sync::atomic::{AtomicU64, Ordering};
-use sluice_sync::{Arc, Mutex, OnceLock, Weak, mpsc};
+use sluice_sync::mpsc::{self, RecvTimeoutError};
+use sluice_sync::time::Duration;
+use sluice_sync::{Arc, Mutex, OnceLock, Weak};
 use sluice_vfs::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// So many workspaces a mount has in use at a time.
-const OPEN_MAX: usize = 64;
+/// So many workspaces of a mount have a server, or wait for one.
+const RELAYS_MAX: usize = 256;
+/// How often the end of a wait for an answer is looked for.
+const LOOK: Duration = Duration::from_millis(20);
 /// Marks the number of a request that this process makes: a kernel counts its own from 1 on.
 const OWN: u64 = 1 << 62;
 
-/// Finds a server for the relay of a workspace.
-pub(crate) type FindServer = Box<dyn Fn(u32, Relay) + Send + Sync>;
+/// Finds a server for the relay of a workspace: for a new one, or for the one that [waits](super::parking::ParkOutcome::Waits).
+pub(crate) type FindServer = Box<dyn Fn(u32, Option<Relay>) + Send + Sync>;
 
 /// The workspaces of one mount.
 pub(super) struct Workspaces {
@@ -158,6 +162,18 @@ impl Workspaces {
         self.make_store.get().ok_or_else(unsupported)?(root)
     }
 
+    /// The relay of workspace `number` has ended.
+    pub(super) fn remove(&self, number: u32) {
+        self.table.lock().relays.remove(&number);
+    }
+
+    /// The relay of workspace `number` has a request, and waits for a server since nobody used it.
+    pub(super) fn wake(&self, number: u32) {
+        if let Some(find_server) = self.find_server.get() {
+            find_server(number, None);
+        }
+    }
+
     fn all_in_use(&self) -> Vec<Arc<Shared>> {
         self.table.lock().relays.values().filter_map(Weak::upgrade).collect()
     }
@@ -180,7 +196,7 @@ impl Workspaces {
                 return Ok(relay);
             }
             table.relays.retain(|_, relay| relay.strong_count() > 0);
-            if table.relays.len() >= OPEN_MAX {
+            if table.relays.len() >= RELAYS_MAX {
                 return Err(Errno::EMFILE);
             }
             let relay = root.new_relay(number).map_err(|_| Errno::ENOMEM)?;
@@ -189,7 +205,7 @@ impl Workspaces {
             relay
         };
         let shared = relay.0.clone();
-        find_server(number, relay);
+        find_server(number, Some(relay));
         Ok(shared)
     }
 
@@ -214,9 +230,14 @@ impl Relay {
     }
 
     /// The relay's workspace has no store: its requests fail. The next request looks again.
-    pub(crate) fn end_as_absent(self) {
+    pub(crate) fn end_as_absent(&self) {
         self.0.workspaces.table.lock().absent.insert(self.0.workspace);
         self.0.fail_what_waits(Errno::ENXIO);
+    }
+
+    /// The mount has too many workspaces in use: the relay's requests fail. The next request tries again.
+    pub(crate) fn end_without_room(&self) {
+        self.0.fail_what_waits(Errno::EMFILE);
     }
 
     /// The workspace whose file system this is; 0 for that of the mount's root.
@@ -335,6 +356,21 @@ impl Shared {
     /// # Errors
     /// The server's; `EIO` when the relay has ended.
     pub(super) fn ask(&self, like: &InHeader, code: u32, node: u64, body: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.ask_until(like, code, node, body, &|| false)
+    }
+
+    /// As [`ask`](Self::ask), but does not wait any more once `gives_up` is true.
+    ///
+    /// # Errors
+    /// Errors of [`ask`](Self::ask); `EINTR` without an answer.
+    pub(super) fn ask_until(
+        &self,
+        like: &InHeader,
+        code: u32,
+        node: u64,
+        body: &[u8],
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, Errno> {
         // Relaxed: a number.
         let unique = self.workspaces.asked.fetch_add(2, Ordering::Relaxed) + 2;
         let header = InHeader { opcode: code, unique, nodeid: node, padding: 0, total_extlen: 0, ..*like };
@@ -344,7 +380,17 @@ impl Shared {
         if let Some(left) = self.received(&mut message) {
             left.perform(&mut message);
         }
-        let answer = answers.recv().map_err(|_| Errno::EIO)?;
+        let answer = loop {
+            match answers.recv_timeout(LOOK) {
+                Ok(answer) => break answer,
+                Err(RecvTimeoutError::Disconnected) => return Err(Errno::EIO),
+                Err(RecvTimeoutError::Timeout) if gives_up() => {
+                    self.workspaces.table.lock().waiting.remove(&unique);
+                    return Err(Errno::EINTR);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        };
         let (out, body) = OutHeader::read_from_prefix(&answer).map_err(|_| Errno::EIO)?;
         if out.error == 0 { Ok(body.to_vec()) } else { Err(Errno::from_raw(-out.error)) }
     }
@@ -400,7 +446,7 @@ mod tests {
         let relays = Arc::new(Mutex::new(Vec::new()));
         let kept = relays.clone();
         let no_stores = Box::new(|_| Err(io::ErrorKind::Unsupported.into()));
-        relay.have_workspaces(Box::new(move |_, relay| kept.lock().push(relay)), no_stores);
+        relay.have_workspaces(Box::new(move |_, relay| kept.lock().extend(relay)), no_stores);
         (relay, relays)
     }
 
@@ -476,11 +522,11 @@ mod tests {
     fn a_mount_uses_so_many_workspaces_and_one_that_ended_makes_room_and_answers_nobody_twice() {
         let (mount, relays) = mount();
         let root = &mount.0;
-        for number in 1..=OPEN_MAX as u32 {
+        for number in 1..=RELAYS_MAX as u32 {
             assert!(root.workspaces.relay(root, number).is_ok());
         }
         let refused = |number| root.workspaces.relay(root, number).err();
-        assert_eq!(refused(OPEN_MAX as u32 + 1), Some(Errno::EMFILE));
+        assert_eq!(refused(RELAYS_MAX as u32 + 1), Some(Errno::EMFILE));
         assert_eq!(
             (refused(0), refused(workspace::NUMBER_MAX + 1)),
             (Some(Errno::ESTALE), Some(Errno::ESTALE))
@@ -492,6 +538,6 @@ mod tests {
         let asked = first.ask(&InHeader::new_zeroed(), opcode::GETATTR, ROOT_ID, &[0; 16]);
         assert_eq!(asked, Err(Errno::ENXIO), "also what comes late");
         drop(first);
-        assert_eq!(refused(OPEN_MAX as u32 + 1), None);
+        assert_eq!(refused(RELAYS_MAX as u32 + 1), None);
     }
 }

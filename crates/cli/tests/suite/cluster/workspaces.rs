@@ -1,6 +1,7 @@
 //! Workspaces: directories with a store and an owner of their own, used by programs on several nodes.
 
 mod auto;
+mod parking;
 
 use super::{Cluster, Scratch, eventually, sluice};
 use rustix::fs::{AtFlags, CWD, FileType};
