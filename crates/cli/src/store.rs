@@ -17,7 +17,7 @@ use sluice_store::{Content, Gravity, Progress, Report, Store, StoreError};
 use sluice_sync::Arc;
 use sluice_vfs::{Options, Superblock};
 use std::fmt::Write as _;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The exit statuses of fsck(8).
@@ -84,7 +84,7 @@ fn fill(store: &Path, is_encrypted: bool, is_compressed: bool, files: &KeyFiles)
     // A person who ends the command here has made nothing.
     let key = is_encrypted.then(|| new_key(store, files.source())).transpose()?;
     disk.create(UNFINISHED, 0).context(named)?;
-    std::fs::set_permissions(store, std::fs::Permissions::from_mode(0o700)).context(named)?;
+    disk.make_private().context(named)?;
     let mut options = ram_options::parse_for_store("")?.ram;
     options.store.key = key;
     options.store.compress = is_compressed;

@@ -1,6 +1,7 @@
 //! Background: the thread of a store, which pushes what has become old or what its source asks for, and checkpoints when much of the
 //! log is used.
 
+use crate::StoreError;
 use crate::store::{Core, State};
 use sluice_sync::MutexGuard;
 use sluice_sync::atomic::{Ordering, fence};
@@ -58,8 +59,7 @@ impl Core {
                 }
                 if !is_due(&state) && self.has_old_frees(&state) {
                     drop(state);
-                    // An error is remembered, and ends this loop.
-                    let _ = self.checkpoint();
+                    self.retry_later(self.checkpoint());
                 } else {
                     self.compact_some(state);
                 }
@@ -84,9 +84,15 @@ impl Core {
             let is_full = self.is_much(&state) || self.has_old_frees(&state);
             state.again &= is_full;
             drop(state);
-            // An error is remembered, and ends this loop.
-            let _ = if is_full { self.write_out() } else { self.sync() };
+            self.retry_later(if is_full { self.write_out() } else { self.sync() });
             self.compact_some(self.state.lock());
+        }
+    }
+
+    /// Waits if the disk had no room for what was tried. Any other error is remembered, and ends the work of the thread.
+    fn retry_later(&self, tried: Result<(), StoreError>) {
+        if tried.is_err_and(|error| error.is_full_disk()) {
+            let _ = self.await_room();
         }
     }
 

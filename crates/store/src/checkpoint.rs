@@ -9,6 +9,10 @@ use crate::recovery::Behind;
 use crate::store::{Core, Done};
 use crate::{Store, StoreError};
 use sluice_sync::atomic::Ordering;
+use sluice_sync::time::Instant;
+
+/// So many attempts to write the tree on a full disk a push makes.
+const ROOM_ATTEMPTS: u32 = 60;
 
 impl Store {
     /// Brings the tree up to what is durable, and frees the log.
@@ -113,12 +117,44 @@ impl Core {
                     self.work.notify_one();
                 }
             }
+            // The log still has the batches.
+            Err(error) if error.is_full_disk() => return Err(error),
             Err(error) => {
                 self.fail(&error);
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Calls `work`, which brings batches to the tree, again and again as long as the disk is full for it.
+    ///
+    /// # Errors
+    /// Errors of `work`; `StorageFull` or `QuotaExceeded` when [`Options::room_patience`](crate::Options::room_patience) is over.
+    pub(crate) fn patiently<R>(&self, work: impl Fn() -> Result<R, StoreError>) -> Result<R, StoreError> {
+        let began = Instant::now();
+        loop {
+            match work() {
+                Err(error) if error.is_full_disk() && began.elapsed() < self.options.room_patience => {
+                    self.await_room()?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits a while for room on a full disk, or until the store has failed.
+    pub(crate) fn await_room(&self) -> Result<(), StoreError> {
+        let end = Instant::now() + self.options.room_patience / ROOM_ATTEMPTS;
+        let mut state = self.state.lock();
+        loop {
+            state.check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.is_ending() {
+                return Ok(());
+            }
+            state = self.changed.wait_timeout(state, left).0;
+        }
     }
 
     /// Brings `batch`, for which the log has no room, to the tree behind all that was written before it. Called by the
@@ -135,12 +171,12 @@ impl Core {
             state = self.changed.wait(state);
         }
         drop(state);
-        self.checkpoint()?;
+        self.patiently(|| self.checkpoint())?;
         self.segments.flush()?;
         let _one = self.checkpoint.lock();
         let after = Position { sequence: next.sequence + 1, ..*next };
         let merged = if batch.has_splices() { Some(self.merge([batch])?) } else { None };
-        self.apply(merged.as_ref().unwrap_or(batch), after, cut)?;
+        self.patiently(|| self.apply(merged.as_ref().unwrap_or(batch), after, cut))?;
         *next = after;
         let mut state = self.state.lock();
         state.formed = after.sequence - 1;

@@ -49,6 +49,12 @@ impl StoreError {
         }
     }
 
+    /// Whether the disk, or its owner's part of it, is full: a later attempt may succeed.
+    pub(crate) fn is_full_disk(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, StoreError::Io(_, error) if matches!(error.kind(), StorageFull | QuotaExceeded))
+    }
+
     /// The error number that a program sees for it.
     pub fn errno(&self) -> i32 {
         use rustix::io::Errno;

@@ -229,7 +229,11 @@ impl Store {
 impl Core {
     /// See [`Store::close`].
     pub(crate) fn close(&self) -> Result<(), StoreError> {
-        let closed = self.write_out_all().and_then(|()| self.compact_all(CLOSE_RECORDS));
+        let closed = match self.write_out_all() {
+            // The log has all that the tree has no room for; a store that was used without flushes has no log on the disk.
+            Err(error) if error.is_full_disk() && !self.options.volatile => self.sync(),
+            written => written.and_then(|()| self.compact_all(CLOSE_RECORDS)),
+        };
         if closed.is_ok() {
             self.segments.trim();
         }

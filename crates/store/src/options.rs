@@ -28,6 +28,8 @@ pub struct Options {
     /// Bytes of memory that what is in the log and not in the tree may take, at least a megabyte. A quarter of it may wait for a push
     /// beside that; while that is formed there is another copy of it.
     pub memory: u64,
+    /// How long a push whose log is full waits for room on a full disk, before the store fails.
+    pub room_patience: Duration,
     /// Whether a thread of the store pushes by age and checkpoints. Without the thread, calls do the necessary work,
     /// and the rest is left.
     pub background: bool,
@@ -51,6 +53,7 @@ impl Default for Options {
             age: Duration::from_secs(5),
             cache: 64 << 20,
             memory: u64::MAX,
+            room_patience: Duration::from_secs(60),
             background: true,
             volatile: false,
             compress: false,
@@ -67,6 +70,7 @@ sluice_sync::setters!(Options {
     age: Duration => age;
     cache: usize => cache;
     memory: u64 => memory;
+    room_patience: Duration => room_patience;
     background: bool => background;
     volatile: bool => volatile;
     compress: bool => compress;

@@ -506,7 +506,7 @@ impl Core {
                 if self.planted.has(Mutant::FreedEarly) {
                     self.free(count);
                 } else {
-                    self.checkpoint()?;
+                    self.patiently(|| self.checkpoint())?;
                 }
                 state = self.state.lock();
             }

@@ -159,6 +159,14 @@ impl HostDisk {
         std::fs::metadata(dir).is_ok_and(|about| about.mode() & 0o077 != 0)
     }
 
+    /// Lets nobody but the directory's owner use the directory.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn make_private(&self) -> io::Result<()> {
+        self.directory.set_permissions(Permissions::from_mode(0o700))
+    }
+
     /// Refuses a directory in which the making of a store did not end.
     ///
     /// # Errors

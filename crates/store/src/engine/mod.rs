@@ -101,7 +101,8 @@ pub trait Engine: Send + Sync {
     /// Applies `batch`, and remembers `position`.
     ///
     /// # Errors
-    /// The disk's: then nothing more can be applied before the engine is opened again.
+    /// The disk's: `StorageFull` or `QuotaExceeded` if nothing was applied, and a later attempt may succeed; after any other nothing more can
+    /// be applied before the engine is opened again.
     fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError>;
 }
 

@@ -177,7 +177,7 @@ impl Engine for RedbEngine {
     }
 
     fn apply(&self, batch: &Batch, position: &[u8]) -> Result<(), StoreError> {
-        self.with("write the tree", |database| {
+        let applied = self.with("write the tree", |database| {
             let mut write = database.begin_write()?;
             write.set_quick_repair(true);
             let before = bytes_of(&write.open_table(OBJECTS)?, &write.open_table(BYTES)?)?;
@@ -186,7 +186,12 @@ impl Engine for RedbEngine {
             write.open_table(POSITION)?.insert((), &*sealed(&[], position))?;
             write.commit()?;
             Ok(())
-        })?;
+        });
+        if applied.as_ref().is_err_and(StoreError::is_full_disk) {
+            let mut tree = self.tree.write();
+            *tree = tree.take().map(RedbTree::reopened).transpose()?;
+        }
+        applied?;
         self.compaction.lock().follow(batch);
         Ok(())
     }

@@ -23,6 +23,9 @@ pub(super) const BYTES: TableDefinition<'_, (), (u64, u64)> = TableDefinition::n
 pub(super) struct RedbTree {
     pub(super) database: Database,
     pub(super) file: Arc<dyn DiskFile>,
+    /// The arguments of [`RedbTree::open`]. *immutable*
+    cipher: Option<Arc<Cipher>>,
+    cache: usize,
 }
 
 #[derive(Debug)]
@@ -35,9 +38,16 @@ impl RedbTree {
         cipher: Option<Arc<Cipher>>,
         cache: usize,
     ) -> Result<RedbTree, StoreError> {
-        let opened = || SummedFile::new(file.clone(), cipher).map_err(redb::Error::Io);
+        let opened = || SummedFile::new(file.clone(), cipher.clone()).map_err(redb::Error::Io);
         let summed = guarded("open the tree", opened)?;
-        RedbTree::of(file, summed, cache)
+        Ok(RedbTree { cipher, ..RedbTree::of(file, summed, cache)? })
+    }
+
+    /// The tree as its last commit left it. redb works no more with a database that met an error.
+    pub(super) fn reopened(self) -> Result<RedbTree, StoreError> {
+        let (file, cipher, cache) = (self.file.clone(), self.cipher.clone(), self.cache);
+        self.end();
+        RedbTree::open(file, cipher, cache)
     }
 
     pub(super) fn of(
@@ -51,7 +61,7 @@ impl RedbTree {
                 .create_with_backend(Backend(summed))
                 .map_err(redb::Error::from)
         })?;
-        Ok(RedbTree { database, file })
+        Ok(RedbTree { database, file, cipher: None, cache })
     }
 
     /// Closes it. Closing may write, and may fail on damaged pages.
@@ -172,7 +182,9 @@ impl StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync()
+        // After a failed flush nobody knows which pages the disk has, so a full disk is no reason to try again.
+        self.0.write_sums()?;
+        self.0.sync().map_err(|error| io::Error::other(error.to_string()))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
