@@ -2,18 +2,23 @@
 
 use crate::bucket;
 use crate::in_time::in_time_of;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sluice_console::failure::{Failure, Result};
-use sluice_fuse::control::{self, ServerEnd, ServerOutcome};
+use sluice_fuse::control::{self, ServerAnswer, ServerEnd, ServerOutcome};
 use sluice_store::StoreError;
 use sluice_store::disk::HostDisk;
 use sluice_sync::thread;
 use sluice_sync::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// How long a server may take to say which process it is: it is unmounted all the same.
 const ASK_MAX: Duration = Duration::from_millis(1200);
 /// How long a server that writes what is left may do nothing.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the processes of a server that has let go may take to exit: until then they have files of the store's disk open.
+const EXIT_MAX: Duration = Duration::from_secs(5);
 /// How long a server without a mount is waited for: one that was unmounted lazily stays as long as its files are open.
 const LEAVING: Duration = Duration::from_secs(30);
 
@@ -22,6 +27,8 @@ const LEAVING: Duration = Duration::from_secs(30);
 pub(crate) struct LeavingServer {
     /// Its process, if this one can tell.
     process: Option<u32>,
+    /// That process and the one that holds its mount, if there is one.
+    processes: Vec<OwnedFd>,
     end: Option<ServerEnd>,
     /// For a silent server: its process and state, as far as `/proc` tells.
     silence: Option<String>,
@@ -35,7 +42,8 @@ impl LeavingServer {
             let is_here = control::is_elsewhere(dir).is_ok_and(|is_elsewhere| !is_elsewhere);
             let process = control::server_of(dir).ok().flatten().filter(|_| is_here);
             let end = control::end_of(dir).ok().flatten();
-            Ok(LeavingServer { process, end, silence: None })
+            let processes = process.map_or_else(Vec::new, processes_of);
+            Ok(LeavingServer { process, processes, end, silence: None })
         });
         asked.unwrap_or_else(|_| LeavingServer {
             silence: Some(control::silent_server(dir).unwrap_or_default()),
@@ -48,38 +56,52 @@ impl LeavingServer {
         self.silence.as_ref().map(|seen| format!("; its server does not answer ({seen})"))
     }
 
-    /// [Waits](await_end) until it has let go of `store`. A silent server is not waited for.
+    /// [Waits](await_end_for) until it has let go of `store`, and has exited. A silent server is not waited for.
     pub(crate) fn await_end(self, store: &Path) -> Result<()> {
         match self.silence {
-            None => await_end(store, self.process, self.end),
+            None => {
+                let lets_go = await_end_for(PATIENCE, store, self.process, self.end)?;
+                wait_while(EXIT_MAX, || lets_go && !self.processes.iter().all(has_exited));
+                Ok(())
+            }
             Some(seen) => await_end_for(Duration::ZERO, store, None, None)
+                .map(drop)
                 .map_err(|failure| Failure::Failed(format!("{failure}; {seen}"))),
         }
     }
 }
 
+/// The process `server`, and its parent if that is a `sluice mount`.
+fn processes_of(server: u32) -> Vec<OwnedFd> {
+    let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
+    let parent = parent.filter(|parent| command_of(*parent).split('\0').nth(1) == Some("mount"));
+    let open = |process: u32| pidfd_open(Pid::from_raw(process.cast_signed())?, PidfdFlags::empty()).ok();
+    [Some(server), parent].into_iter().flatten().filter_map(open).collect()
+}
+
+fn has_exited(process: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec::default())) != Ok(0)
+}
+
 /// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
-/// Does not wait for a server whose mount goes on elsewhere. Another node of a cluster may have the store for as long as it
+/// Does not wait for a server whose mount goes on elsewhere, and returns false then. Another node of a cluster may have the store for as long as it
 /// likes: where the server is not known, only a server without a mount is waited for.
 ///
 /// # Errors
 /// The line that the server says at its `end`, if not all is durable; that it has not let go yet.
-pub(crate) fn await_end(store: &Path, server: Option<u32>, end: Option<ServerEnd>) -> Result<()> {
-    await_end_for(PATIENCE, store, server, end)
-}
-
 fn await_end_for(
     patience: Duration,
     store: &Path,
     server: Option<u32>,
     end: Option<ServerEnd>,
-) -> Result<()> {
+) -> Result<bool> {
     if end.as_ref().is_some_and(ServerEnd::is_mounted_elsewhere) {
-        return Ok(());
+        return Ok(false);
     }
     match end.map(|end| end.wait(patience)) {
         Some(ServerOutcome::Failed(why)) => return Err(Failure::Failed(why)),
-        Some(ServerOutcome::GoesOn) => return Ok(()),
+        Some(ServerOutcome::GoesOn) => return Ok(false),
         Some(ServerOutcome::Ended) | None => {}
     }
     let bucket = bucket::at(store).unwrap_or_default();
@@ -103,7 +125,7 @@ fn await_end_for(
             "{}: its server does not answer and still has the store: not all may be durable (wait until it has ended)",
             store.display()
         ))),
-        false => Ok(()),
+        false => Ok(true),
     }
 }
 
@@ -135,9 +157,7 @@ pub(crate) fn once_left<T>(
 
 /// Whether process `user` is a server that has `store`, and no mount of it any more.
 fn is_leaving(user: u32, store: &Path) -> bool {
-    // Empty of one that ends, or has ended.
-    let command = || std::fs::read_to_string(format!("/proc/{user}/cmdline")).unwrap_or_default();
-    let line = command();
+    let line = command_of(user);
     if line.is_empty() {
         return true;
     }
@@ -145,10 +165,22 @@ fn is_leaving(user: u32, store: &Path) -> bool {
     let is_server = line.split('\0').nth(1) == Some("mount") && !line.contains("fsname=");
     let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
     match sluice_fuse::is_mounted_for(user, store.as_os_str()) {
-        Ok(mounted) => is_server && !mounted,
+        // The store may have been moved since it was mounted.
+        Ok(mounted) => is_server && !mounted && !serves(user),
         // It may have ended just now.
-        Err(_) => command().is_empty(),
+        Err(_) => command_of(user).is_empty(),
     }
+}
+
+/// Whether process `user` serves a mount that this process sees.
+fn serves(user: u32) -> bool {
+    let mounts = control::mounts(ASK_MAX).unwrap_or_default();
+    mounts.iter().any(|mount| matches!(mount.server, ServerAnswer::Serves(server, _) if server == user))
+}
+
+/// The command line of a process, with a zero behind each argument. Empty if the process ends, or has ended.
+fn command_of(process: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -178,8 +210,8 @@ mod tests {
         let store = Superblock::create(&dir, Options::default()).unwrap();
         let began = Instant::now();
         // Another process, this one, has the store.
-        await_end(&dir, None, None).expect("it is no failure");
-        await_end(&dir, Some(u32::MAX), None).expect("it is no failure");
+        await_end_for(PATIENCE, &dir, None, None).expect("it is no failure");
+        await_end_for(PATIENCE, &dir, Some(u32::MAX), None).expect("it is no failure");
         assert!(began.elapsed() < PATIENCE);
         let late = await_end_for(Duration::ZERO, &dir, Some(std::process::id()), None);
         let late = late.expect_err("it is no success").to_string();

@@ -63,6 +63,69 @@ fn a_full_disk_has_room_at_once_after_files_were_deleted() {
 }
 
 #[test]
+fn a_disk_that_another_program_fills_for_a_while_stops_no_mount() {
+    let name = "a_disk_that_another_program_fills_for_a_while_stops_no_mount";
+    let scratch = Scratch::new();
+    let disk = if can_mount(name) { small_disk(&scratch, "disk", "160m") } else { None };
+    let Some(disk) = disk else {
+        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
+    };
+    let (store, dir) = (disk.join("store"), scratch.dir("m"));
+    mkfs(&store);
+    mount(&store, &dir);
+    (0..1_000).for_each(|number| fs::write(dir.join(format!("small{number}")), "x").expect("room"));
+    fs::write(dir.join("big"), vec![7; 10 << 20]).expect("room");
+    let path = [dir.as_os_str()];
+    let commands = |what: &[&str], more: &[&str]| {
+        let words = what.iter().map(AsRef::as_ref).chain(path).chain(more.iter().map(AsRef::as_ref));
+        sluice(words.collect::<Vec<_>>())
+    };
+    for round in 0..3_u64 {
+        // The last mount has written the tree; now another program takes all that is left.
+        umount(&dir);
+        mount(&store, &dir);
+        let big = File::options().write(true).open(dir.join("big")).expect("it is there");
+        let other = disk.join("other");
+        let mut others = File::create(&other).expect("room");
+        for len in [1 << 20, 4096] {
+            while others.write_all(&vec![1; len]).is_ok() {}
+        }
+        match round {
+            0 => assert!(commands(&["snapshot", "create"], &["full"]).stderr.contains("ENOSPC")),
+            1 => {
+                let upgraded = commands(&["upgrade"], &[]);
+                let goes_on = upgraded.stderr.contains("the mount goes on as before");
+                assert!(upgraded.status == Some(0) || goes_on, "{}", upgraded.stderr);
+            }
+            _ => {
+                let overwrite = |number: u64| big.write_all_at(&vec![9; 4096], number * 37 % 2_500 * 4096);
+                let full = (0..600).find_map(|number| overwrite(number).and_then(|()| big.sync_all()).err());
+                assert!(full.is_none_or(|error| error.raw_os_error() == Some(28)));
+            }
+        }
+        drop(others);
+        fs::remove_file(&other).expect("it is there");
+        let write = || fs::write(dir.join(format!("after{round}")), "written").is_ok();
+        until("the room is found", write);
+        fs::remove_file(dir.join(format!("small{round}"))).expect("the mount is not read-only");
+        big.sync_all().expect("the store works");
+        commands(&["snapshot", "create"], &[&format!("s{round}")]).well();
+    }
+    umount(&dir);
+    sluice(["fsck".as_ref(), store.as_os_str()]).well();
+    mount(&store, &dir);
+    (0..3).for_each(|round| {
+        assert_eq!(fs::read(dir.join(format!("after{round}"))).expect("kept"), b"written");
+    });
+    let contents = fs::read(dir.join("big")).expect("kept");
+    assert!(contents.len() == 10 << 20 && contents.iter().all(|byte| matches!(byte, 7 | 9)));
+    umount(&dir);
+    // No process has the disk any more.
+    let unmounted = Command::new("umount").arg(&disk).output().expect("umount runs");
+    assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
+}
+
+#[test]
 fn copies_and_clones_that_fill_a_disk_leave_a_store_that_goes_on() {
     let name = "copies_and_clones_that_fill_a_disk_leave_a_store_that_goes_on";
     let scratch = Scratch::new();
@@ -209,6 +272,8 @@ fn a_directory_that_is_moved_while_it_is_mounted_stays_the_store() {
     fs::write(dir.join("file"), vec![7; 3 << 20])
         .and_then(|()| File::open(dir.join("file"))?.sync_all())
         .expect("room");
+    let second = sluice(["mount".as_ref(), moved.as_os_str(), scratch.dir("second").as_os_str()]);
+    assert!(second.stderr.contains("the store is in use by process"), "{}", second.stderr);
     umount(&dir);
     assert_eq!(fs::read_dir(&store).expect("a directory").count(), 0, "nothing was written to the other");
     sluice(["fsck".as_ref(), moved.as_os_str()]).well();

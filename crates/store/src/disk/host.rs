@@ -346,6 +346,24 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_somebody_replaced_by_a_link_is_made_private_itself() {
+        use std::os::unix::fs::symlink;
+        let base = std::env::temp_dir().join(format!("sluice-swapped-{}", std::process::id()));
+        let path = |name: &str| base.join(name);
+        let mode = |name: &str| std::fs::metadata(path(name)).expect("it is there").mode() & 0o777;
+        for name in ["victim", "store"] {
+            std::fs::create_dir_all(path(name)).expect("a fresh directory");
+            std::fs::set_permissions(path(name), Permissions::from_mode(0o755)).expect("it is ours");
+        }
+        let disk = HostDisk::lock(&path("store")).expect("nobody has it");
+        std::fs::rename(path("store"), path("moved")).expect("it is ours");
+        symlink(path("victim"), path("store")).expect("the name is free");
+        disk.make_private().expect("it is ours");
+        assert_eq!((mode("victim"), mode("moved")), (0o755, 0o700));
+        std::fs::remove_dir_all(&base).expect("it is ours");
+    }
+
+    #[test]
     fn what_is_written_through_is_there_wherever_it_begins_and_ends() {
         let dir = std::env::temp_dir().join(format!("sluice-host-disk-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a fresh directory");
