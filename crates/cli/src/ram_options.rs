@@ -418,6 +418,15 @@ mod tests {
     }
 
     #[test]
+    fn a_workspace_that_nobody_uses_stays_open_for_some_seconds_or_always() {
+        let park = |list: &str| parse(list).expect(list).objects.park.map(|park| park.as_secs());
+        assert_eq!([park(""), park("park=5"), park("park=off")], [Some(60), Some(5), None]);
+        for wrong in ["park=0", "park=86401", "park=-1", "park=on"] {
+            assert!(refusal(wrong).contains("give 1 to 86400 seconds, or off"), "{wrong}");
+        }
+    }
+
+    #[test]
     fn options_of_the_server_stand_in_the_same_list() {
         let MountList { level, metrics, is_tracked, .. } =
             parse("ro,log=info,track,metrics=127.0.0.1:9180").expect("valid");

@@ -29,22 +29,22 @@ enum Act {
     Reopen,
 }
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     let options = Options::default().log_size(64 << 10).background(false);
     Options { cache: 1 << 20, room_patience: Duration::ZERO, ..options }
 }
 
 /// A disk that several may use.
-fn shared(disk: impl Disk + 'static) -> Arc<dyn Disk> {
+pub(crate) fn shared(disk: impl Disk + 'static) -> Arc<dyn Disk> {
     Arc::from(Box::new(disk) as Box<dyn Disk>)
 }
 
-fn open(disk: impl Disk + 'static, mutant: Option<Mutant>) -> Result<Store, StoreError> {
+pub(crate) fn open(disk: impl Disk + 'static, mutant: Option<Mutant>) -> Result<Store, StoreError> {
     Store::open_planted(shared(disk), options(), Planted { mutant })
 }
 
 /// The files of an empty store.
-fn empty() -> CrashDisk {
+pub(crate) fn empty() -> CrashDisk {
     static FILES: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
     empty_on(CrashDisk::new, &FILES)
 }
@@ -430,43 +430,6 @@ fn when_any_write_or_flush_fails_calls_say_so_and_what_was_synchronised_stays() 
             }
         }
     }
-}
-
-/// Another program filled the disk for a while.
-#[test]
-fn a_checkpoint_that_finds_the_disk_full_is_made_later() {
-    let run = |at: u64, errno: rustix::io::Errno| {
-        let disk = empty();
-        let fault = FaultDisk::new(shared(disk.clone()), at, false, errno.raw_os_error());
-        let store = Store::open(shared(fault.clone()), options()).expect("an empty store");
-        for n in 0..10_u64 {
-            store.begin(8_000).expect("it works").put(&[n as u8], n, &[n as u8; 3_000]);
-        }
-        store.sync().expect("the log is whole already");
-        let before = fault.steps();
-        let first = store.checkpoint();
-        (disk, store, before..fault.steps(), first)
-    };
-    let (_, _, steps, done) = run(u64::MAX, rustix::io::Errno::NOSPC);
-    done.expect("a whole disk");
-    let mut later = 0;
-    for (at, errno) in steps.flat_map(|at| [(at, rustix::io::Errno::NOSPC), (at, rustix::io::Errno::DQUOT)]) {
-        let (disk, store, _, first) = run(at, errno);
-        let first = first.expect_err("the step fails");
-        if store.failure().is_none() {
-            assert_eq!(first.errno(), errno.raw_os_error());
-            later += 1;
-            store.checkpoint().expect("there is room");
-            store.begin(8_000).expect("it works").put(b"m", 1, b"later");
-            store.sync().and_then(|()| store.checkpoint()).expect("the store goes on");
-        }
-        drop(store);
-        let store = open(CrashDisk::with(disk.files()), None).expect("still a store");
-        for n in 0..10_u64 {
-            assert_eq!(store.get(&[n as u8]).expect("whole"), Some(vec![n as u8; 3_000]), "step {at}");
-        }
-    }
-    assert!(later >= 10, "{later} steps found no room");
 }
 
 #[test]

@@ -74,6 +74,8 @@ mod crash_tests;
 #[cfg(all(test, feature = "encryption", not(feature = "sim")))]
 mod encryption_tests;
 #[cfg(all(test, not(feature = "sim")))]
+mod full_disk_tests;
+#[cfg(all(test, not(feature = "sim")))]
 mod segment_tests;
 
 pub mod disk;

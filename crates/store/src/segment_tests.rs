@@ -33,15 +33,8 @@ enum Act {
 }
 
 fn options() -> Options {
-    Options {
-        log_size: 64 << 10,
-        segment_size: (BLOCKS * BLOCK) as u64,
-        open_segments: 1,
-        cache: 1 << 20,
-        background: false,
-        room_patience: sluice_sync::time::Duration::ZERO,
-        ..Options::default()
-    }
+    let segment_size = (BLOCKS * BLOCK) as u64;
+    Options { segment_size, open_segments: 1, ..crate::crash_tests::options() }
 }
 
 fn open(disk: &CrashDisk, mutant: Option<Mutant>) -> Result<Store, StoreError> {
@@ -403,12 +396,8 @@ fn when_any_write_flush_or_request_for_room_fails_calls_say_so_and_what_was_sync
                         former.insert(key, extent.clone()),
                         Some((number, &extent)),
                     );
-                    let synced = store.sync();
-                    let done = match synced {
-                        Ok(()) if number % 4 == 0 => store.checkpoint(),
-                        synced => synced,
-                    };
-                    // A checkpoint that finds the disk full is made later.
+                    let done =
+                        store.sync().and_then(|()| if number % 4 == 0 { store.checkpoint() } else { Ok(()) });
                     if done.is_err_and(|error| !error.is_full_disk() || store.failure().is_some()) {
                         assert!(store.sync().is_err(), "the store has failed for good");
                         break;

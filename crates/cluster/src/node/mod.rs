@@ -145,7 +145,7 @@ struct Joined {
 
 /// What a node knew that served a relay before.
 #[derive(Clone, Copy, Default)]
-struct Before {
+struct FormerNode {
     /// As in [`Inner`].
     mount: u64,
     contact: u64,
@@ -201,12 +201,12 @@ impl Node {
         joined: Joined,
         relay: Arc<Relay>,
         workspaces: Arc<OpenWorkspaces>,
-        before: Option<Before>,
+        before: Option<FormerNode>,
     ) -> io::Result<Node> {
         let Joined { cluster, membership, open, tls, listener, address, id, valid_until } = joined;
         let (answering, calling) = tls;
-        let new = || Before { mount: RandomState::new().hash_one(address), ..Before::default() };
-        let Before { mount, epoch, contact } = before.unwrap_or_else(new);
+        let new = || FormerNode { mount: RandomState::new().hash_one(address), ..FormerNode::default() };
+        let FormerNode { mount, epoch, contact } = before.unwrap_or_else(new);
         let inner = Arc::new(Inner {
             cluster,
             membership,

@@ -6,7 +6,7 @@
 //! workspaces open as it may, and a further one waits, [a second](IDLE_WHEN_FULL) is enough. [`relay::parking`](crate::relay) has what becomes of the requests.
 
 use super::workspaces::{OpenWorkspaces, end_of};
-use super::{Before, Inner, Node};
+use super::{FormerNode, Inner, Node};
 use crate::relay::{ParkOutcome, Relay};
 use sluice_sync::Arc;
 use sluice_sync::atomic::Ordering;
@@ -56,10 +56,10 @@ impl Inner {
         }
     }
 
-    fn before(&self) -> Before {
+    fn before(&self) -> FormerNode {
         // Relaxed: see the field.
         let contact = self.contact.load(Ordering::Relaxed);
-        Before { mount: self.mount, epoch: self.role.lock().epoch, contact }
+        FormerNode { mount: self.mount, epoch: self.role.lock().epoch, contact }
     }
 }
 
@@ -134,7 +134,7 @@ impl OpenWorkspaces {
     }
 
     /// The workspace's node has left.
-    fn parked(self: &Arc<Self>, number: u32, relay: Arc<Relay>, before: Before) {
+    fn parked(self: &Arc<Self>, number: u32, relay: Arc<Relay>, before: FormerNode) {
         // Before a request may ask for it.
         self.keep_parked(number, relay.clone(), before);
         match relay.park() {

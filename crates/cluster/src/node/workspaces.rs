@@ -7,7 +7,7 @@
 //! leaves lets its workspaces go first. A workspace that nobody uses is [parked](super::parking).
 
 use super::connect::AskedNode;
-use super::{Before, Joined, Node, Open, Tls};
+use super::{FormerNode, Joined, Node, Open, Tls};
 use crate::lock_class::NODES;
 use crate::node::trouble::Trouble;
 use crate::relay::Relay;
@@ -87,7 +87,7 @@ struct NodesInUse {
     leaving: BTreeMap<u32, WorkspaceStatus>,
     joining: BTreeMap<u32, JoinHandle<()>>,
     /// Relays that have no server until the next request, since nobody uses their workspaces.
-    parked: BTreeMap<u32, (Arc<Relay>, Before)>,
+    parked: BTreeMap<u32, (Arc<Relay>, FormerNode)>,
     /// The workspaces that are open, or about to be; and those that wait until another is parked.
     open: usize,
     waiting: usize,
@@ -134,7 +134,7 @@ impl OpenWorkspaces {
     }
 
     /// Joins by a thread of its own: the membership may not answer. If none can be started the relay ends, and its requests fail.
-    fn join_apart(self: &Arc<Self>, number: u32, relay: Arc<Relay>, before: Option<Before>) {
+    fn join_apart(self: &Arc<Self>, number: u32, relay: Arc<Relay>, before: Option<FormerNode>) {
         let this = self.clone();
         let join = move || {
             if !this.await_room() {
@@ -151,7 +151,7 @@ impl OpenWorkspaces {
     }
 
     /// Joins the members of workspace `number` and serves `relay`. False: the relay has no server.
-    fn join_for(&self, number: u32, relay: Arc<Relay>, before: Option<Before>) -> bool {
+    fn join_for(&self, number: u32, relay: Arc<Relay>, before: Option<FormerNode>) -> bool {
         let mut trouble = Trouble::default();
         let joined = loop {
             if self.is_over() {
@@ -222,14 +222,14 @@ impl OpenWorkspaces {
     }
 
     /// The relay of workspace `number` has no server until it is [woken](Self::wake).
-    pub(super) fn keep_parked(&self, number: u32, relay: Arc<Relay>, before: Before) {
+    pub(super) fn keep_parked(&self, number: u32, relay: Arc<Relay>, before: FormerNode) {
         let mut state = self.state.lock();
         state.open -= 1;
         state.leaving.remove(&number);
         state.parked.insert(number, (relay, before));
     }
 
-    pub(super) fn take_parked(&self, number: u32) -> Option<(Arc<Relay>, Before)> {
+    pub(super) fn take_parked(&self, number: u32) -> Option<(Arc<Relay>, FormerNode)> {
         self.state.lock().parked.remove(&number)
     }
 

@@ -152,12 +152,12 @@ struct State {
     attachments: u64,
     /// The relay has ended, and so each request fails.
     ended: Option<Errno>,
-    parked: Parked,
+    parked: RelayParking,
 }
 
 /// Whether a relay is without a server because nobody uses its workspace.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Parked {
+enum RelayParking {
     #[default]
     No,
     /// The next request is to find it a server.

@@ -11,7 +11,7 @@
 //! A request that meets the ended relay goes to the workspace's new one.
 
 use super::received::Left;
-use super::{Parked, Relay, Shared, State};
+use super::{Relay, RelayParking, Shared, State};
 use sluice_fuse::internal::abi::{AttrOut, InHeader, ROOT_ID};
 use sluice_fuse::internal::{Reply, prune_messages};
 use sluice_fuse::opcode;
@@ -101,8 +101,8 @@ impl Relay {
             self.0.workspaces.remove(self.0.workspace);
         }
         let (parked, outcome) = match is_bare {
-            true => (Parked::Ended, ParkOutcome::Ended),
-            false => (Parked::Waits, ParkOutcome::Waits),
+            true => (RelayParking::Ended, ParkOutcome::Ended),
+            false => (RelayParking::Waits, ParkOutcome::Waits),
         };
         state.parked = parked;
         outcome

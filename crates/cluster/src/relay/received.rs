@@ -6,7 +6,7 @@
 //!                                     └──if it is behind: answered, too ──> kernel
 //! ```
 
-use super::{InFlight, Parked, Server, Shared, State, Uplink};
+use super::{InFlight, RelayParking, Server, Shared, State, Uplink};
 use crate::guest::{Guest, Ticket, mark, set_slot};
 use sluice_fuse::internal::abi::{InHeader, InterruptIn};
 use sluice_fuse::internal::{NO_ATIME, Reply, SYNCHRONOUS, is_noted};
@@ -65,7 +65,7 @@ impl Shared {
         let (header, _) = InHeader::read_from_prefix(message).ok()?;
         self.counters.count(header.opcode);
         let mut state = self.state.lock();
-        if state.parked == Parked::Ended {
+        if state.parked == RelayParking::Ended {
             drop(state);
             return self.received_elsewhere(&header, message);
         }
@@ -181,8 +181,8 @@ impl Shared {
                 match header.opcode {
                     opcode::INTERRUPT => self.interrupt(&mut state, message),
                     opcode::FORGET | opcode::BATCH_FORGET => state.forgets.push(message.to_vec()),
-                    _ if state.parked == Parked::Waits => {
-                        state.parked = Parked::No;
+                    _ if state.parked == RelayParking::Waits => {
+                        state.parked = RelayParking::No;
                         drop(state);
                         self.workspaces.wake(self.workspace);
                     }
