@@ -537,7 +537,7 @@ mod tests {
         assert!(root.workspaces.is_absent(1));
         let asked = first.ask(&InHeader::new_zeroed(), opcode::GETATTR, ROOT_ID, &[0; 16]);
         assert_eq!(asked, Err(Errno::ENXIO), "also what comes late");
-        drop(first);
+        drop((first, relay));
         assert_eq!(refused(RELAYS_MAX as u32 + 1), None);
     }
 }

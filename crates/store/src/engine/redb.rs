@@ -189,7 +189,8 @@ impl Engine for RedbEngine {
         });
         if applied.as_ref().is_err_and(StoreError::is_full_disk) {
             let mut tree = self.tree.write();
-            *tree = tree.take().map(RedbTree::reopened).transpose()?;
+            let reopened = tree.take().map(RedbTree::reopened).transpose();
+            *tree = reopened.map_err(|error| StoreError::Failed(error.to_string()))?;
         }
         applied?;
         self.compaction.lock().follow(batch);
