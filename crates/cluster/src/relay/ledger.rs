@@ -15,6 +15,7 @@ use sluice_fuse::internal::abi::{
 };
 use sluice_fuse::internal::is_noted;
 use sluice_fuse::opcode;
+use sluice_sync::time::{Duration, Instant};
 use sluice_vfs::OpenFlags;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use zerocopy::{FromBytes, IntoBytes};
@@ -23,6 +24,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const FLUSHED_MAX: usize = 16;
 /// A file with so many locks is for the server: there they are found faster.
 const DECIDED_MAX: usize = 64;
+/// How long a listing may rest before it counts as given up: the kernel does not tell who has a directory open.
+const LISTING_MAX: Duration = Duration::from_secs(600);
 
 /// The offset of the handle in a request that has one.
 const FH: usize = size_of::<InHeader>();
@@ -56,6 +59,8 @@ pub(super) struct Ledger {
     is_failed: bool,
     /// Handles on which every call fails.
     dead: HashSet<u64>,
+    /// Listings that have not come to their end, by node and thread, with the time of the last answer.
+    listings: BTreeMap<(u64, u32), Instant>,
     /// Attributes on their way that are old.
     pub(super) doubts: Doubts,
 }
@@ -205,7 +210,16 @@ impl Ledger {
                     }
                 }
             }
-            opcode::READDIRPLUS => self.entries(told),
+            opcode::READDIR | opcode::READDIRPLUS => {
+                let listing = (header.nodeid, header.pid);
+                match told.is_empty() {
+                    true => drop(self.listings.remove(&listing)),
+                    false => drop(self.listings.insert(listing, Instant::now())),
+                }
+                if header.opcode == opcode::READDIRPLUS {
+                    self.entries(told);
+                }
+            }
             opcode::SETLK | opcode::SETLKW => {
                 if let Ok((arg, _)) = LkIn::read_from_prefix(body)
                     && arg.lk.lock_type != F_UNLCK
@@ -318,10 +332,12 @@ impl Ledger {
         }
     }
 
-    /// Whether the kernel has no file open and no lock, and no failure is to be told.
+    /// Whether the kernel has no file open, no lock and no listing under way, and no failure is to be told.
     pub(super) fn is_at_rest(&mut self) -> bool {
+        self.listings.retain(|_, answered| answered.elapsed() < LISTING_MAX);
         self.handles.is_empty()
             && self.locks.is_empty()
+            && self.listings.is_empty()
             && self.failed_nodes.is_empty()
             && self.untold_failures.is_empty()
             && !self.is_failed
@@ -387,6 +403,7 @@ impl Ledger {
             if *count == 0 {
                 self.nodes.remove(&nodeid);
                 self.locks.remove(&nodeid);
+                self.listings.retain(|(listed, _), _| *listed != nodeid);
                 self.changes.forget(nodeid);
                 self.failed_nodes.remove(&nodeid);
                 self.untold_failures.remove(&nodeid);

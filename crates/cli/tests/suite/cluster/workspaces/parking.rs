@@ -3,6 +3,7 @@
 use super::{Cluster, run};
 use crate::cluster::eventually;
 use crate::harness::sluice;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -62,7 +63,7 @@ fn a_workspace_that_nobody_uses_is_let_go_and_the_next_call_finds_it() {
 fn a_workspace_with_an_open_file_or_a_lock_stays_and_a_working_directory_goes_on() {
     let test = "a_workspace_with_an_open_file_or_a_lock_stays_and_a_working_directory_goes_on";
     let Some(cluster) = Cluster::that_parks(test, 2) else { return };
-    ["a", "b", "c"].into_iter().for_each(|name| cluster.create(0, name));
+    ["a", "b", "c", "d"].into_iter().for_each(|name| cluster.create(0, name));
     // In `a` a file without a name, of the owner; in `b` a lock, of a guest; in `c` a directory in which a program is, and one without a name.
     let path = cluster.path(1, "a/gone");
     let mut gone = File::options().create_new(true).read(true).write(true).open(&path).expect("made");
@@ -76,10 +77,20 @@ fn a_workspace_with_an_open_file_or_a_lock_stays_and_a_working_directory_goes_on
     let mut shell = Command::new("sh");
     shell.args(["-c", program]).current_dir(cluster.path(1, "c"));
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    // In `d` a listing that has begun.
+    for number in 0..3_000 {
+        fs::write(cluster.path(0, "d").join(number.to_string()), "").expect("written");
+    }
+    let mut listing = fs::read_dir(cluster.path(0, "d")).expect("it is there");
+    let mut listed: BTreeSet<_> =
+        listing.by_ref().take(50).map(|entry| entry.expect("it stays").path()).collect();
     let start = Instant::now();
     cluster.await_role(1, 3, "none");
     thread::sleep(LONG.saturating_sub(start.elapsed()));
     assert_eq!((cluster.role_in(1, 1), cluster.role_in(1, 2)), ("owner".into(), "guest".into()));
+    assert_eq!(cluster.role_in(0, 4), "owner");
+    listed.extend(listing.map(|entry| entry.expect("it stays").path()));
+    assert_eq!(listed.len(), 3_000, "each name");
     let mut text = String::new();
     gone.seek(SeekFrom::Start(0)).expect("a file");
     gone.read_to_string(&mut text).expect("read");
@@ -94,12 +105,12 @@ fn a_workspace_with_an_open_file_or_a_lock_stays_and_a_working_directory_goes_on
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.ends_with("/c/sub/dir\ndir\nnew\nsaid\n"), "{said}");
     drop((gone, locked, other));
-    for number in 1..=3 {
+    for number in 1..=4 {
         cluster.await_role(0, number, "none");
         cluster.await_role(1, number, "none");
         Cluster::check_workspace(&cluster.store(), number);
     }
-    cluster.finish_with(&[], 3);
+    cluster.finish_with(&[], 4);
 }
 
 #[test]
