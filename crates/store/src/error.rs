@@ -89,7 +89,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreError::NotAStore => f.write_str("this is no sluicefs store"),
-            StoreError::Exists => f.write_str("there is a sluicefs store here already"),
+            StoreError::Exists => f.write_str("there is a sluicefs store here already (mount it, or give another place)"),
             StoreError::InUse(None) => f.write_str("the store is in use (unmount it first)"),
             StoreError::InUse(Some(pid)) => {
                 write!(f, "the store is in use by process {pid} (unmount it first)")
@@ -146,7 +146,7 @@ mod tests {
     fn each_error_is_a_line_that_says_what_is_wrong() {
         for (error, told) in [
             (StoreError::NotAStore, "this is no sluicefs store"),
-            (StoreError::Exists, "there is a sluicefs store here already"),
+            (StoreError::Exists, "there is a sluicefs store here already (mount it, or give another place)"),
             (StoreError::InUse(None), "the store is in use (unmount it first)"),
             (StoreError::InUse(Some(7)), "the store is in use by process 7 (unmount it first)"),
             (StoreError::Claimed("x".into()), "the store is in use by x"),
