@@ -109,6 +109,7 @@ impl Core {
         });
         match applied {
             Ok(table) => {
+                self.room.note_tree(None);
                 self.segments.applied(table, batch.changes());
                 // Release(applied): the tree; pairs with Acquire(applied) in Store::applied_cut().
                 self.applied_cut.store(cut, Ordering::Release);
@@ -118,7 +119,10 @@ impl Core {
                 }
             }
             // The log still has the batches.
-            Err(error) if error.is_full_disk() => return Err(error),
+            Err(error) if error.is_full_disk() => {
+                self.room.note_tree(Some(&error));
+                return Err(error);
+            }
             Err(error) => {
                 self.fail(&error);
                 return Err(error);

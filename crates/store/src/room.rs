@@ -8,6 +8,7 @@
 //! alone. They are counted per CPU, and added up only where the disk is looked at, so a write reads no more than whether the disk
 //! is full. A write into such blocks, or over what is there, goes on with half of the reserve.
 
+use crate::StoreError;
 use crate::disk::Disk;
 use crate::format::BLOCK;
 use sluice_sync::atomic::{AtomicBool, Ordering};
@@ -31,13 +32,20 @@ pub(crate) struct Room {
     pub(crate) held: Budget,
     /// There was less at the last look. *atomic, alone*
     is_full: AtomicBool,
+    /// The tree has found no room at the last attempt. *atomic, alone*
+    tree_waits: AtomicBool,
 }
 
 impl Room {
     /// For a log of `log_size` bytes.
     pub(crate) fn new(log_size: u64) -> Room {
         let reserve = log_size.saturating_mul(TIMES);
-        Room { reserve, held: Budget::new(None, 0), is_full: AtomicBool::new(false) }
+        Room {
+            reserve,
+            held: Budget::new(None, 0),
+            is_full: AtomicBool::new(false),
+            tree_waits: AtomicBool::new(false),
+        }
     }
 
     /// Bytes that growth leaves alone.
@@ -54,6 +62,15 @@ impl Room {
     pub(crate) fn is_full(&self) -> bool {
         // Relaxed: a hint.
         self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// The tree was written, or found no room, because of `error`: that is said once.
+    pub(crate) fn note_tree(&self, error: Option<&StoreError>) {
+        // Relaxed: it guards no data.
+        let waited = self.tree_waits.swap(error.is_some(), Ordering::Relaxed);
+        if let Some(error) = error.filter(|_| !waited) {
+            log::warn!("the disk is full, and the log is kept until there is room: {error}");
+        }
     }
 
     /// Looks at the disk.
