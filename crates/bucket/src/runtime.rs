@@ -121,7 +121,7 @@ pub(crate) fn wait<T>(work: impl Future<Output = Result<T, StoreError>>) -> Resu
     });
     let runtime = runtime.as_ref().map_err(|why| StoreError::Failed(why.clone()))?;
     catch_unwind(AssertUnwindSafe(|| runtime.block_on(work)))
-        .unwrap_or_else(|_| Err(failed("the library that keeps the records gave up")))
+        .unwrap_or_else(|_| Err(StoreError::Damaged("the library that keeps the records gave up".into())))
 }
 
 #[cfg(test)]

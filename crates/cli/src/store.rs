@@ -470,11 +470,12 @@ pub(crate) fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_message(progress.part);
 }
 
-/// The library that keeps the tree panics on what it has not written. That is caught, and told as a finding.
+/// The libraries that keep trees and records panic on what they have not written. That is caught, and told as a finding.
 fn say_nothing_of_panics_that_are_findings() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if !panic.location().is_some_and(|place| place.file().contains("redb")) {
+        let is_of = |library| panic.location().is_some_and(|place| place.file().contains(library));
+        if !["redb", "slatedb"].into_iter().any(is_of) {
             usual(panic);
         }
     }));

@@ -382,6 +382,31 @@ fn fsck_finds_damage_and_says_where() {
 }
 
 #[test]
+fn fsck_of_an_object_store_tells_damage_of_its_manifest_in_a_line_and_does_not_panic() {
+    let scratch = Scratch::new();
+    let store = scratch.0.join("store");
+    let address = format!("file://{}", store.display());
+    sluice(["mkfs", &address]).well();
+    let names = fs::read_dir(store.join("records/manifest")).expect("a store").flatten();
+    let newest = names.map(|entry| entry.path()).max().expect("it has one");
+    let whole = fs::read(&newest).expect("ours");
+    let mut found = 0;
+    for cut in (0..whole.len()).step_by(16) {
+        let mut damaged = whole.clone();
+        damaged[cut..].fill(0);
+        fs::write(&newest, damaged).expect("ours");
+        let ran = sluice(["fsck", &address]);
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.lines().count() <= 1 && !said.contains("panicked"), "{cut}: {said}");
+        assert!(matches!(ran.status, Some(0 | 4 | 8)), "{cut}: {:?} {said}", ran.status);
+        found += u32::from(ran.status == Some(4));
+    }
+    assert!(found > 0);
+    fs::write(&newest, whole).expect("ours");
+    assert!(sluice(["fsck", &address]).well().contains("clean"));
+}
+
+#[test]
 fn nothing_that_was_fsynced_is_lost_when_the_server_is_killed() {
     if !can_mount("nothing_that_was_fsynced_is_lost_when_the_server_is_killed") {
         return;
