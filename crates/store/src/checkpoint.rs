@@ -118,8 +118,8 @@ impl Core {
                     self.work.notify_one();
                 }
             }
-            // The log still has the batches.
-            Err(error) if error.is_full_disk() => {
+            // The log still has the batches, if there is one.
+            Err(error) if error.is_full_disk() && self.log.is_some() => {
                 self.room.note_tree(Some(&error));
                 return Err(error);
             }
@@ -131,15 +131,19 @@ impl Core {
         Ok(())
     }
 
-    /// Calls `work`, which brings batches to the tree, again and again as long as the disk is full for it.
+    /// Calls `work`, which brings batches to the tree of a store with a log, again and again as long as the disk is full for it.
     ///
     /// # Errors
-    /// Errors of `work`; `StorageFull` or `QuotaExceeded` when [`Options::room_patience`](crate::Options::room_patience) is over.
+    /// Errors of `work`; in a store with a log `StorageFull` or `QuotaExceeded` when [`Options::room_patience`](crate::Options::room_patience) is over.
     pub(crate) fn patiently<R>(&self, work: impl Fn() -> Result<R, StoreError>) -> Result<R, StoreError> {
         let began = Instant::now();
         loop {
             match work() {
-                Err(error) if error.is_full_disk() && began.elapsed() < self.options.room_patience => {
+                Err(error)
+                    if error.is_full_disk()
+                        && self.log.is_some()
+                        && began.elapsed() < self.options.room_patience =>
+                {
                     self.await_room()?;
                 }
                 done => return done,
