@@ -3,7 +3,7 @@
 #[path = "suite/harness/mod.rs"]
 mod harness;
 
-use harness::{Scratch, can_mount, crash, is_mounted, skipped, sluice, until};
+use harness::{Scratch, can_mount, crash, is_mounted, skipped, sluice, unmount_others, until};
 use serde_json::Value;
 use sluice_console::servers::ServerProcess;
 use std::fs::{self, File};
@@ -224,16 +224,12 @@ struct Container(Child);
 impl Container {
     fn begin(stored: &Stored, options: &str) -> Container {
         let mut command = Command::new("unshare");
-        command.args([
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            harness::SLUICE,
-            "mount",
-            "--foreground",
-        ]);
-        command.args(["-o", options, &stored.url, stored.dir()]).stdin(Stdio::null()).stderr(Stdio::piped());
+        let script = format!("{}; exec \"$0\" mount --foreground -o \"$@\"", unmount_others(&stored.dir));
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
+        command
+            .args([harness::SLUICE, options, &stored.url, stored.dir()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
         Container(command.spawn().expect("unshare starts"))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::harness::{
     Ran, SLUICE, Scratch, Served, Sleeper, can_mount, is_mounted, kill, server_of, skipped, sluice, umount,
-    until,
+    unmount_others, until,
 };
 use crate::store::Stored;
 use std::io::{BufRead, BufReader, Write};
@@ -77,11 +77,7 @@ fn umount_does_not_wait_for_a_server_whose_mount_is_in_another_namespace_too() {
     std::fs::write(stored.dir.join("f"), "written\n").expect("room");
     // As a container that was started meanwhile.
     let read = format!("read line && cat {}/f && exec sleep 600", stored.dir.display());
-    // The mounts of other tests stay out.
-    let others = format!(
-        "grep -F ' - fuse.sluice ' /proc/self/mountinfo | cut -d ' ' -f 5 | grep -vxF {} | xargs -r -n 1 umount -l",
-        stored.dir.display()
-    );
+    let others = unmount_others(&stored.dir);
     let mut container = Command::new("unshare");
     container.args([
         "-m",

@@ -117,6 +117,15 @@ pub fn small_disk(scratch: &Scratch, name: &str, size: &str) -> Option<PathBuf> 
     mount.is_ok_and(|mount| mount.status.success()).then_some(dir)
 }
 
+/// A command of the shell for a mount namespace of its own: mounts of other tests, whose servers would go on there, stay out. A mount
+/// on `dir` stays.
+pub fn unmount_others(dir: &Path) -> String {
+    format!(
+        "grep -F ' - fuse.sluice ' /proc/self/mountinfo | cut -d ' ' -f 5 | grep -vxF {} | xargs -r -n 1 umount -l",
+        dir.display()
+    )
+}
+
 /// Unmounts `dir`, without a word. A process that another test forks inherits this one's open files until it executes its
 /// program: that is waited for.
 pub fn umount(dir: &Path) {
