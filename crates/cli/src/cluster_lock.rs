@@ -18,7 +18,8 @@
 //! (`PR_SET_CHILD_SUBREAPER`), which finds them by that when the lock is lost, and reaps them.
 
 use crate::args::WantedLock;
-use crate::descendants::{MEMBERS_VARIABLE, is_below, kill_all, mark_of, stat_fields};
+use crate::descendants::{MEMBERS_VARIABLE, is_below, kill_all, mark_of};
+use crate::processes::stat_fields;
 use crate::run_in_mount::as_a_shell_says;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::process::{

@@ -1,6 +1,6 @@
 //! Descendants: the processes that a command has started, and their end.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::processes::{is_over, parent_of, stat_fields};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sluice_sync::thread;
@@ -23,12 +23,6 @@ pub(crate) fn mark_of(member: Pid) -> String {
     // When it began, in ticks since the machine was started.
     let began = stat_fields(member).and_then(|fields| fields.split_whitespace().nth(19).map(str::to_owned));
     format!("{}.{}", member.as_raw_nonzero(), began.as_deref().unwrap_or("0"))
-}
-
-/// The fields of `/proc/PID/stat` behind the name: state, parent, group, session, terminal, the terminal's group, ...
-pub(crate) fn stat_fields(pid: Pid) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    stat.rsplit_once(')').map(|(_, fields)| fields.to_owned())
 }
 
 /// Whether the process was started by a command that runs for the lock of the member with this mark, or is that command. None while it
@@ -117,25 +111,11 @@ pub(crate) fn kill_all(is_meant: impl Fn(Pid, &HashMap<Pid, Pid>) -> Option<bool
     }
 }
 
-/// Whether the process of a handle has ended.
-fn is_over(process: &OwnedFd) -> bool {
-    let mut handle = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut handle, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
-}
-
 /// The processes that run, and the parent of each.
 fn running() -> HashMap<Pid, Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
     pids.filter_map(|pid| Some((pid, parent_of(pid)?))).collect()
-}
-
-/// The parent of a process that has not ended.
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let fields = stat_fields(pid)?;
-    let mut words = fields.split_whitespace();
-    let is_over = matches!(words.next()?, "Z" | "X");
-    Pid::from_raw(words.next()?.parse().ok()?).filter(|_| !is_over)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::bucket;
 use crate::in_time::in_time_of;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::processes::{command_of, is_over, parent_of};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sluice_console::failure::{Failure, Result};
 use sluice_fuse::control::{self, ServerAnswer, ServerEnd, ServerOutcome};
@@ -27,7 +27,7 @@ const LEAVING: Duration = Duration::from_secs(30);
 pub(crate) struct LeavingServer {
     /// Its process, if this one can tell.
     process: Option<u32>,
-    /// That process and the one that holds its mount, if there is one.
+    /// Handles of the server's process and of its holder's, if the mount has one.
     processes: Vec<OwnedFd>,
     end: Option<ServerEnd>,
     /// For a silent server: its process and state, as far as `/proc` tells.
@@ -60,8 +60,9 @@ impl LeavingServer {
     pub(crate) fn await_end(self, store: &Path) -> Result<()> {
         match self.silence {
             None => {
-                let lets_go = await_end_for(PATIENCE, store, self.process, self.end)?;
-                wait_while(EXIT_MAX, || lets_go && !self.processes.iter().all(has_exited));
+                if await_end_for(PATIENCE, store, self.process, self.end)? {
+                    wait_while(EXIT_MAX, || !self.processes.iter().all(is_over));
+                }
                 Ok(())
             }
             Some(seen) => await_end_for(Duration::ZERO, store, None, None)
@@ -73,15 +74,16 @@ impl LeavingServer {
 
 /// The process `server`, and its parent if that is a `sluice mount`.
 fn processes_of(server: u32) -> Vec<OwnedFd> {
-    let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap_or_default();
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
-    let parent = parent.filter(|parent| command_of(*parent).split('\0').nth(1) == Some("mount"));
-    let open = |process: u32| pidfd_open(Pid::from_raw(process.cast_signed())?, PidfdFlags::empty()).ok();
-    [Some(server), parent].into_iter().flatten().filter_map(open).collect()
+    let server = Pid::from_raw(server.cast_signed());
+    let is_mount = |pid: &Pid| is_mount_command(&command_of(pid.as_raw_nonzero().get().cast_unsigned()));
+    let parent = server.and_then(parent_of).filter(is_mount);
+    let open = |pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok();
+    [server, parent].into_iter().flatten().filter_map(open).collect()
 }
 
-fn has_exited(process: &OwnedFd) -> bool {
-    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec::default())) != Ok(0)
+/// Whether the [command line](command_of) is that of a `sluice mount`.
+fn is_mount_command(line: &str) -> bool {
+    line.split('\0').nth(1) == Some("mount")
 }
 
 /// Waits until the `server` of `store`, which is unmounted, has brought everything there and let go: the next command may want it.
@@ -162,7 +164,7 @@ fn is_leaving(user: u32, store: &Path) -> bool {
         return true;
     }
     // A mount whose name differs from the store's cannot be proved gone.
-    let is_server = line.split('\0').nth(1) == Some("mount") && !line.contains("fsname=");
+    let is_server = is_mount_command(&line) && !line.contains("fsname=");
     let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
     match sluice_fuse::is_mounted_for(user, store.as_os_str()) {
         // The store may have been moved since it was mounted.
@@ -176,11 +178,6 @@ fn is_leaving(user: u32, store: &Path) -> bool {
 fn serves(user: u32) -> bool {
     let mounts = control::mounts(ASK_MAX).unwrap_or_default();
     mounts.iter().any(|mount| matches!(mount.server, ServerAnswer::Serves(server, _) if server == user))
-}
-
-/// The command line of a process, with a zero behind each argument. Empty if the process ends, or has ended.
-fn command_of(process: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default()
 }
 
 #[cfg(test)]

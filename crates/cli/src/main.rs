@@ -66,6 +66,7 @@ mod no_cluster;
 #[allow(dead_code, reason = "compiled for its tests")]
 mod no_csi;
 mod nowhere;
+mod processes;
 mod quota;
 mod ram_options;
 mod run_in_mount;

@@ -19,11 +19,10 @@ const KNOWN: &str = "size=N[K|M|G|T|%], nr_inodes=N[K|M|G|T], mode=OCTAL, uid=N,
                      nr_locks=N[K|M|G|T], nr_owner_locks=N[K|M|G|T], nodeadlock, memory=N[K|M|G|T|%], \
                      snapshots=PERIOD:N[,PERIOD:N], scrub=PERIOD, \
                      volatile, key_file=FILE, passphrase_file=FILE, cache=DIR, cache_size=N[K|M|G|T], takeover, park=SECONDS|off, holder=on|off, watchdog=SECONDS, track, log=LEVEL, metrics=ADDRESS:PORT";
-/// The seconds that `watchdog` may have.
-const WATCHDOG: std::ops::RangeInclusive<u64> = 1..=86_400;
-/// The default of `park`, and the seconds that it may have.
+/// The seconds that `watchdog` and `park` may have.
+const SECONDS: std::ops::RangeInclusive<u64> = 1..=86_400;
+/// The default of `park`.
 const DEFAULT_PARK: Duration = Duration::from_secs(60);
-const PARK: std::ops::RangeInclusive<u64> = 1..=86_400;
 /// The unit of memory for file data: whole pages.
 const PAGE: u64 = 4096;
 /// Permission bits, the set-ID and sticky bits among them.
@@ -193,9 +192,8 @@ fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
         ("takeover", None) => objects.takeover = true,
         ("park", Some("off")) => objects.park = None,
         ("park", Some(value)) => {
-            let seconds = digits(value).filter(|seconds| PARK.contains(seconds));
-            let seconds = seconds.ok_or_else(|| refuse("give 1 to 86400 seconds, or off"))?;
-            objects.park = Some(Duration::from_secs(seconds));
+            let time = seconds(value).ok_or_else(|| refuse("give 1 to 86400 seconds, or off"))?;
+            objects.park = Some(time);
         }
         ("cache", Some(value)) => {
             let dir = PathBuf::from(value);
@@ -213,10 +211,10 @@ fn apply(list: &mut MountList, option: &str, memory: u64) -> Result<bool> {
         ("holder", Some("on")) => list.holder = Some(true),
         ("holder", Some("off")) => list.holder = Some(false),
         ("watchdog", Some(value)) => {
-            let seconds = digits(value).filter(|seconds| WATCHDOG.contains(seconds));
-            let seconds =
-                seconds.ok_or_else(|| refuse("give 1 to 86400 seconds, more than the slowest call takes"))?;
-            list.watchdog = Some(Duration::from_secs(seconds));
+            let time = seconds(value);
+            let time =
+                time.ok_or_else(|| refuse("give 1 to 86400 seconds, more than the slowest call takes"))?;
+            list.watchdog = Some(time);
         }
         ("log", Some(value)) => {
             list.level = value.parse().map_err(|_| refuse("give off, error, warn, info, debug or trace"))?;
@@ -283,6 +281,11 @@ pub(crate) fn scaled(text: &str) -> Option<u64> {
         _ => return digits(text),
     };
     digits(&text[..text.len() - 1])?.checked_mul(1 << shift)
+}
+
+/// A number of [`SECONDS`], as a time.
+fn seconds(text: &str) -> Option<Duration> {
+    digits(text).filter(|seconds| SECONDS.contains(seconds)).map(Duration::from_secs)
 }
 
 /// Digits only: no sign, which Rust's own parser would take.

@@ -15,6 +15,7 @@ use crate::holder_link::{HolderLink, HolderMessage};
 use crate::holder_state::Holding;
 use crate::kept_directory;
 use crate::nowhere::nowhere;
+use crate::processes::command_of;
 use crate::ram_options::{self, MountList};
 use crate::serving::{ServingWay, serve_and_tell};
 use crate::store::{directory_of, refuse_mount, warn_if_loose};
@@ -215,8 +216,7 @@ pub(crate) fn mount_in_background(
 /// The options with which the server of the mount at `dir` was started; none if that cannot be told.
 fn options_of_server(dir: &Path) -> Vec<String> {
     let server = sluice_fuse::control::server_of(dir).ok().flatten();
-    let command = server.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok());
-    let command = command.unwrap_or_default();
+    let command = server.map_or_else(String::new, command_of);
     let list = command.split('\0').skip_while(|word| *word != "-o").nth(1).unwrap_or_default();
     list.split(',').map(str::to_owned).collect()
 }

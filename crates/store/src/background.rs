@@ -91,7 +91,7 @@ impl Core {
 
     /// Waits if the disk had no room for what was tried. Any other error is remembered, and ends the work of the thread.
     fn retry_later(&self, tried: Result<(), StoreError>) {
-        if tried.is_err_and(|error| error.is_full_disk()) {
+        if tried.is_err_and(|error| self.is_put_off(&error)) {
             let _ = self.await_room();
         }
     }

@@ -118,8 +118,7 @@ impl Core {
                     self.work.notify_one();
                 }
             }
-            // The log still has the batches, if there is one.
-            Err(error) if error.is_full_disk() && self.log.is_some() => {
+            Err(error) if self.is_put_off(&error) => {
                 self.room.note_tree(Some(&error));
                 return Err(error);
             }
@@ -131,6 +130,11 @@ impl Core {
         Ok(())
     }
 
+    /// Whether `error` puts a checkpoint off: the tree found no room on the disk, and a log still has the batches.
+    pub(crate) fn is_put_off(&self, error: &StoreError) -> bool {
+        error.is_full_disk() && self.log.is_some()
+    }
+
     /// Calls `work`, which brings batches to the tree of a store with a log, again and again as long as the disk is full for it.
     ///
     /// # Errors
@@ -139,11 +143,7 @@ impl Core {
         let began = Instant::now();
         loop {
             match work() {
-                Err(error)
-                    if error.is_full_disk()
-                        && self.log.is_some()
-                        && began.elapsed() < self.options.room_patience =>
-                {
+                Err(error) if self.is_put_off(&error) && began.elapsed() < self.options.room_patience => {
                     self.await_room()?;
                 }
                 done => return done,

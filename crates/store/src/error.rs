@@ -49,10 +49,11 @@ impl StoreError {
         }
     }
 
-    /// Whether the disk, or its owner's part of it, is full: a later attempt may succeed.
+    /// Whether the disk [lacks room]: a later attempt may succeed.
+    ///
+    /// [lacks room]: lacks_room
     pub(crate) fn is_full_disk(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, StoreError::Io(_, error) if matches!(error.kind(), StorageFull | QuotaExceeded))
+        matches!(self, StoreError::Io(_, error) if lacks_room(error))
     }
 
     /// The error number that a program sees for it.
@@ -83,6 +84,11 @@ impl StoreError {
         };
         errno.raw_os_error()
     }
+}
+
+/// Whether the disk has no room, or a quota of the host leaves none.
+pub(crate) fn lacks_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl fmt::Display for StoreError {

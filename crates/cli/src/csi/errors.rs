@@ -1,5 +1,6 @@
 //! Errors: what goes wrong, as a code of gRPC and one line.
 
+use crate::failures::lacks_room;
 use sluice_console::failure::{Failure, in_words};
 use sluice_fuse::is_dead;
 use std::io::{self, ErrorKind};
@@ -16,7 +17,7 @@ pub(super) fn of_mount(path: &Path) -> impl Fn(io::Error) -> Status {
     move |error| {
         let code = match error.kind() {
             _ if is_dead(&error) => Code::Unavailable,
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Code::ResourceExhausted,
+            _ if lacks_room(&error) => Code::ResourceExhausted,
             ErrorKind::ReadOnlyFilesystem | ErrorKind::ResourceBusy => Code::FailedPrecondition,
             _ => Code::Internal,
         };

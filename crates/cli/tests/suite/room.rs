@@ -16,6 +16,19 @@ fn mount(store: &Path, dir: &Path) {
     assert_eq!(sluice(["mount".as_ref(), store.as_os_str(), dir.as_os_str()]).well(), "");
 }
 
+/// A disk of so many bytes with an empty store, which [`Scratch`] unmounts, and a directory to mount the store on. None, and a
+/// line that says so, where `test` may mount nothing.
+fn small_store(test: &str, size: &str) -> Option<(Scratch, PathBuf, PathBuf, PathBuf)> {
+    let scratch = Scratch::new();
+    let Some(disk) = can_mount(test).then(|| small_disk(&scratch, "disk", size)).flatten() else {
+        crate::harness::skipped(test, "no tmpfs can be mounted: run as root");
+        return None;
+    };
+    let (store, dir) = (disk.join("store"), scratch.dir("m"));
+    mkfs(&store);
+    Some((scratch, disk, store, dir))
+}
+
 /// MiB that the store on `disk` takes.
 fn used_mib(disk: &Path) -> u64 {
     let files = fs::read_dir(disk.join("store")).expect("a store").flatten();
@@ -40,13 +53,7 @@ fn fill(dir: &Path) -> usize {
 #[test]
 fn a_full_disk_has_room_at_once_after_files_were_deleted() {
     let name = "a_full_disk_has_room_at_once_after_files_were_deleted";
-    let scratch = Scratch::new();
-    let disk = if can_mount(name) { small_disk(&scratch, "disk", "96m") } else { None };
-    let Some(disk) = disk else {
-        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
-    };
-    let (store, dir) = (disk.join("store"), scratch.dir("m"));
-    mkfs(&store);
+    let Some((_scratch, disk, store, dir)) = small_store(name, "96m") else { return };
     mount(&store, &dir);
     for _ in 0..3 {
         let count = fill(&dir);
@@ -65,13 +72,7 @@ fn a_full_disk_has_room_at_once_after_files_were_deleted() {
 #[test]
 fn a_disk_that_another_program_fills_for_a_while_stops_no_mount() {
     let name = "a_disk_that_another_program_fills_for_a_while_stops_no_mount";
-    let scratch = Scratch::new();
-    let disk = if can_mount(name) { small_disk(&scratch, "disk", "160m") } else { None };
-    let Some(disk) = disk else {
-        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
-    };
-    let (store, dir) = (disk.join("store"), scratch.dir("m"));
-    mkfs(&store);
+    let Some((_scratch, disk, store, dir)) = small_store(name, "160m") else { return };
     mount(&store, &dir);
     (0..1_000).for_each(|number| fs::write(dir.join(format!("small{number}")), "x").expect("room"));
     fs::write(dir.join("big"), vec![7; 10 << 20]).expect("room");
@@ -128,13 +129,7 @@ fn a_disk_that_another_program_fills_for_a_while_stops_no_mount() {
 #[test]
 fn copies_and_clones_that_fill_a_disk_leave_a_store_that_goes_on() {
     let name = "copies_and_clones_that_fill_a_disk_leave_a_store_that_goes_on";
-    let scratch = Scratch::new();
-    let disk = if can_mount(name) { small_disk(&scratch, "disk", "160m") } else { None };
-    let Some(disk) = disk else {
-        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
-    };
-    let (store, dir) = (disk.join("store"), scratch.dir("m"));
-    mkfs(&store);
+    let Some((_scratch, _, store, dir)) = small_store(name, "160m") else { return };
     mount(&store, &dir);
     fs::write(dir.join("original"), vec![7; 30 << 20]).expect("room");
     let original = File::open(dir.join("original")).expect("it is there");
@@ -170,13 +165,7 @@ fn copies_and_clones_that_fill_a_disk_leave_a_store_that_goes_on() {
 #[test]
 fn the_room_of_a_store_is_that_of_its_disk_or_what_size_says() {
     let name = "the_room_of_a_store_is_that_of_its_disk_or_what_size_says";
-    let scratch = Scratch::new();
-    let disk = if can_mount(name) { small_disk(&scratch, "disk", "96m") } else { None };
-    let Some(disk) = disk else {
-        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
-    };
-    let (store, dir) = (disk.join("store"), scratch.dir("m"));
-    mkfs(&store);
+    let Some((_scratch, _, store, dir)) = small_store(name, "96m") else { return };
     let sizes = || {
         let told = rustix::fs::statvfs(&dir).expect("a mount");
         ((told.f_blocks * told.f_frsize) >> 20, (told.f_bavail * told.f_frsize) >> 20)
@@ -198,13 +187,7 @@ fn the_room_of_a_store_is_that_of_its_disk_or_what_size_says() {
 #[test]
 fn what_fallocate_reserved_can_be_written_after_a_mount_while_others_take_what_they_can() {
     let name = "what_fallocate_reserved_can_be_written_after_a_mount_while_others_take_what_they_can";
-    let scratch = Scratch::new();
-    let disk = if can_mount(name) { small_disk(&scratch, "disk", "128m") } else { None };
-    let Some(disk) = disk else {
-        return crate::harness::skipped(name, "no tmpfs can be mounted: run as root");
-    };
-    let (store, dir) = (disk.join("store"), scratch.dir("m"));
-    mkfs(&store);
+    let Some((_scratch, _, store, dir)) = small_store(name, "128m") else { return };
     mount(&store, &dir);
     let file = File::create(dir.join("reserved")).expect("room");
     let reserve = |len| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len);

@@ -1,20 +1,20 @@
 //! Parking: a workspace that this node's programs do not use is let go: its node leaves the members, and an owner closes the store.
 //!
 //! # Theory
-//! A thread looks at the workspaces once a second. A workspace without a request for [a while](super::WorkspaceStores::park_after), in which the
+//! A thread looks at the workspaces twice a second. A workspace without a request for [a while](super::WorkspaceStores::park_after), in which the
 //! kernel has no file open and no lock, is parked; by its owner not before the other nodes have left. When the mount has as many
 //! workspaces open as it may, and a further one waits, [a second](IDLE_WHEN_FULL) is enough. [`relay::parking`](crate::relay) has what becomes of the requests.
 
 use super::workspaces::{OpenWorkspaces, end_of};
 use super::{FormerNode, Inner, Node};
-use crate::relay::{ParkOutcome, Relay};
+use crate::relay::{Relay, RelayParking};
 use sluice_sync::Arc;
 use sluice_sync::atomic::Ordering;
 use sluice_sync::thread::{self, Builder};
 use sluice_sync::time::{Duration, Instant};
 use std::collections::BTreeMap;
 
-/// How long a workspace is not used before it makes room for another.
+/// The idle time after which a workspace makes room for another workspace.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(1);
 /// How often the workspaces are looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ const PRUNED: Duration = Duration::from_millis(10);
 /// A workspace of which the kernel knows more inodes, though it was to forget them, stays open.
 const KNOWN_MAX: usize = 1024;
 
-/// Since when each workspace has had no request, and how many it had had by then.
+/// For each idle workspace, the number of its requests and the time of the last look that found another number.
 #[derive(Default)]
 pub(super) struct IdleWorkspaces(BTreeMap<u32, (u64, Instant)>);
 
@@ -75,7 +75,8 @@ impl OpenWorkspaces {
             let due: Vec<_> = nodes
                 .into_iter()
                 .filter(|(number, node)| {
-                    idle.note(*number, node.inner.relay.idle_since(), now) >= limit && node.inner.may_leave()
+                    idle.note(*number, node.inner.relay.requests_if_idle(), now) >= limit
+                        && node.inner.may_leave()
                 })
                 .collect();
             let park = |(number, node): (u32, Arc<Node>)| {
@@ -130,7 +131,7 @@ impl OpenWorkspaces {
             known = now;
         }
         let is_unused = known <= KNOWN_MAX && relay.are_all_named(&gives_up);
-        relay.idle_since().filter(|_| is_unused)
+        relay.requests_if_idle().filter(|_| is_unused)
     }
 
     /// The workspace's node has left.
@@ -138,9 +139,9 @@ impl OpenWorkspaces {
         // Before a request may ask for it.
         self.keep_parked(number, relay.clone(), before);
         match relay.park() {
-            ParkOutcome::Waits => {}
-            ParkOutcome::Ended => drop(self.take_parked(number)),
-            ParkOutcome::IsAsked => self.wake(number),
+            RelayParking::Waits => {}
+            RelayParking::Ended => drop(self.take_parked(number)),
+            RelayParking::No => self.wake(number),
         }
     }
 }

@@ -88,7 +88,7 @@ struct NodesInUse {
     joining: BTreeMap<u32, JoinHandle<()>>,
     /// Relays that have no server until the next request, since nobody uses their workspaces.
     parked: BTreeMap<u32, (Arc<Relay>, FormerNode)>,
-    /// The workspaces that are open, or about to be; and those that wait until another is parked.
+    /// Numbers of workspaces: open or about to be opened, and in line for the place of a parked one.
     open: usize,
     waiting: usize,
     parker: Option<JoinHandle<()>>,
@@ -187,7 +187,7 @@ impl OpenWorkspaces {
         true
     }
 
-    /// Waits until one more workspace may be open, and counts it. False if that takes too long.
+    /// Waits for a place among the [`OPEN_MAX`] workspaces, and takes it. False after [`ROOM_PATIENCE`].
     fn await_room(&self) -> bool {
         let end = Instant::now() + ROOM_PATIENCE;
         let mut is_counted = false;

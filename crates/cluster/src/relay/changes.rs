@@ -185,7 +185,7 @@ impl Changes {
         self.count == self.durable
     }
 
-    /// Whether none is lost, or no process lives that is to be told.
+    /// Whether each living process has been told of the changes that were lost.
     pub(super) fn are_told(&mut self) -> bool {
         self.untold.retain(|process| process.lives());
         self.untold.is_empty() && !self.are_lost

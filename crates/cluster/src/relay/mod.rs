@@ -63,7 +63,6 @@ use lock_cache::LockCache;
 use near::Reader;
 pub use near::RestoredGuest;
 use notices::{inval_entry_dir, inval_inode_arg, split};
-pub(crate) use parking::ParkOutcome;
 use sluice_fuse::internal::abi::OutHeader;
 use sluice_fuse::internal::{Counters, Crew, DevFuse, HEADROOM, Reply, control, mount};
 use sluice_fuse::{Ended, MountError, MountOptions, StopSignals, StorageStat, opcode};
@@ -157,12 +156,13 @@ struct State {
 
 /// Whether a relay is without a server because nobody uses its workspace.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum RelayParking {
+pub(crate) enum RelayParking {
+    /// The relay has a server, or needs one now.
     #[default]
     No,
-    /// The next request is to find it a server.
+    /// The kernel has inodes of the workspace: the next request is to find the relay a server.
     Waits,
-    /// It has ended, and the workspace's next request makes another relay.
+    /// The kernel has nothing: the relay has ended, and the workspace's next request makes another one.
     Ended,
 }
 

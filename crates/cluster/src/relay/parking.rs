@@ -22,20 +22,9 @@ use zerocopy::{FromBytes, FromZeros};
 const SYNCFS_LEN: usize = 8;
 const GETATTR_LEN: usize = 16;
 
-/// The outcome of [`Relay::park`].
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ParkOutcome {
-    /// A request has come: the relay needs a server now.
-    IsAsked,
-    /// The kernel has inodes of the workspace: the relay stays without a server until the next request.
-    Waits,
-    /// The kernel has nothing: the relay is none of the mount's any more.
-    Ended,
-}
-
 impl Relay {
     /// The number of requests so far, if none is under way and the kernel has no file open, no lock, and no failure to be told of.
-    pub(crate) fn idle_since(&self) -> Option<u64> {
+    pub(crate) fn requests_if_idle(&self) -> Option<u64> {
         let state = self.0.state.lock();
         self.is_idle(&state).then_some(state.counts.requests)
     }
@@ -90,22 +79,17 @@ impl Relay {
         })
     }
 
-    /// The relay, which has been detached, is not to have another server before it is asked for one.
-    pub(crate) fn park(&self) -> ParkOutcome {
+    /// Parks the detached relay until its next request: `No` if there is one already.
+    pub(crate) fn park(&self) -> RelayParking {
         let mut state = self.0.state.lock();
-        if !state.in_flight.is_empty() || self.0.workspace == 0 {
-            return ParkOutcome::IsAsked;
+        if state.in_flight.is_empty() && self.0.workspace != 0 {
+            let is_bare = self.0.ledger.lock().is_bare();
+            state.parked = if is_bare { RelayParking::Ended } else { RelayParking::Waits };
+            if is_bare {
+                self.0.workspaces.remove(self.0.workspace);
+            }
         }
-        let is_bare = self.0.ledger.lock().is_bare();
-        if is_bare {
-            self.0.workspaces.remove(self.0.workspace);
-        }
-        let (parked, outcome) = match is_bare {
-            true => (RelayParking::Ended, ParkOutcome::Ended),
-            false => (RelayParking::Waits, ParkOutcome::Waits),
-        };
-        state.parked = parked;
-        outcome
+        state.parked
     }
 }
 

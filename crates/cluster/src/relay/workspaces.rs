@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Marks the number of a request that this process makes: a kernel counts its own from 1 on.
 const OWN: u64 = 1 << 62;
 
-/// Finds a server for the relay of a workspace: for a new one, or for the one that [waits](super::parking::ParkOutcome::Waits).
+/// Finds a server for the relay of a workspace: for a new one, or for the one that [waits](super::RelayParking::Waits).
 pub(crate) type FindServer = Box<dyn Fn(u32, Option<Relay>) + Send + Sync>;
 
 /// The workspaces of one mount.

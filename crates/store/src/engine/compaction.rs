@@ -24,6 +24,7 @@
 use super::redb_tree::{OBJECTS, POSITION, RedbTree, change, checked, guarded, note_bytes, record_bytes};
 use crate::StoreError;
 use crate::disk::Disk;
+use crate::error::lacks_room;
 use crate::format::{TREE, TREE_COPY};
 use crate::record::Batch;
 use redb::{ReadableDatabase, ReadableTableMetadata, WriteTransaction};
@@ -253,7 +254,7 @@ impl TreeCopy {
             .and_then(|()| RedbTree::open(file, disk.cipher(), cache));
         let named = opened.and_then(|opened| match disk.rename(TREE_COPY, TREE) {
             // Then the names are as before.
-            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            Err(error) if lacks_room(&error) => {
                 opened.end();
                 Err(StoreError::Io("name the copy of the tree", error))
             }

@@ -182,9 +182,7 @@ impl StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // After a failed flush nobody knows which pages the disk has, so a full disk is no reason to try again.
-        self.0.write_sums()?;
-        self.0.sync().map_err(|error| io::Error::other(error.to_string()))
+        self.0.sync()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {

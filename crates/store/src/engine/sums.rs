@@ -192,9 +192,13 @@ impl SummedFile {
     }
 
     /// Makes what was written durable.
+    ///
+    /// # Errors
+    /// The disk's; `Other` for any of its flush.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.write_sums()?;
-        self.file.sync()
+        // After a failed flush nobody knows which pages the disk has, so a full disk is no reason to try again.
+        self.file.sync().map_err(|error| io::Error::other(error.to_string()))
     }
 
     /// Writes the sums that changed.
